@@ -1,0 +1,53 @@
+"""The names of `cuplace`, each from the module that owns it.
+
+Loading this module loads every floor; in particular it gives arrays their operators and methods, which are staged
+like everything else that computes.
+"""
+
+from __future__ import annotations
+
+from cuplace.array.array import Array
+from cuplace.array.put import block_until_ready, device_get, device_put, reshard
+from cuplace.array.type import typeof
+from cuplace.placement.mesh import Mesh
+from cuplace.placement.sharding import NamedSharding
+from cuplace.placement.spec import PartitionSpec as P
+from cuplace.runtime.config import config
+from cuplace.runtime.context import default_device, make_mesh, set_mesh
+from cuplace.runtime.device import Device
+from cuplace.runtime.platform import (
+    default_backend,
+    device_count,
+    devices,
+    local_device_count,
+    local_devices,
+    process_count,
+    process_index,
+)
+from cuplace.staging import operators as _operators  # noqa: F401
+from cuplace.staging.jit import jit
+
+__all__ = [
+    "Array",
+    "Device",
+    "Mesh",
+    "NamedSharding",
+    "P",
+    "block_until_ready",
+    "config",
+    "default_backend",
+    "default_device",
+    "device_count",
+    "device_get",
+    "device_put",
+    "devices",
+    "jit",
+    "local_device_count",
+    "local_devices",
+    "make_mesh",
+    "process_count",
+    "process_index",
+    "reshard",
+    "set_mesh",
+    "typeof",
+]
