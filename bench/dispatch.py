@@ -1,0 +1,156 @@
+"""What a call costs before it returns: `python -m bench.dispatch`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from typing import Any
+
+from bench.common import Case, Figure, Row, main
+
+CHAIN = 100
+IMPORTS = {"numpy": "numpy", "cuplace": "cuplace", "all of cuplace": "cuplace.numpy, cuplace._public"}
+
+
+def add_one_device(lib: Any) -> Any:
+    x = lib.jnp.arange(8.0)
+    return lambda: x + x
+
+
+def sin_one_device(lib: Any) -> Any:
+    x, sin = lib.jnp.arange(8.0), lib.jnp.sin
+    return lambda: sin(x)
+
+
+def _eight_shards(lib: Any) -> Any:
+    return lib.put(lib.np.arange(8, dtype="f"), lib.on(lib.full, "x"))
+
+
+def add_eight_shards(lib: Any) -> Any:
+    x = _eight_shards(lib)
+    return lambda: x + x
+
+
+def stage_eight_shards(lib: Any) -> Any:
+    x, sin = _eight_shards(lib), lib.jnp.sin
+    stage = lib.jax.jit(lambda x: sin(x) + 1.0)
+    return lambda: stage(x)
+
+
+def put_32_bytes(lib: Any) -> Any:
+    value, sharding, put = lib.np.arange(8, dtype="f"), lib.on(lib.full, "x"), lib.jax.device_put
+    return lambda: put(value, sharding)
+
+
+def _mesh_to_mesh(lib: Any, *spec: Any) -> Any:
+    x = lib.put(lib.np.ones((8, 8), "f"), lib.on(lib.mesh_a, "x"))
+    target, put = lib.on(lib.mesh_b, *spec), lib.jax.device_put
+    return lambda: put(x, target)
+
+
+def move_same_layout(lib: Any) -> Any:
+    return _mesh_to_mesh(lib, "x")
+
+
+def move_other_layout(lib: Any) -> Any:
+    return _mesh_to_mesh(lib, None, "x")
+
+
+def trace_an_op(lib: Any) -> Any:
+    """Seconds an op: the first call of a jitted chain less a later one, over its ops."""
+    x, sin, clock = lib.jnp.arange(8.0), lib.jnp.sin, time.perf_counter
+
+    def once() -> float:
+        def chain(x: Any) -> Any:
+            for _ in range(CHAIN):
+                x = sin(x) + 1.0
+            return x
+
+        jitted = lib.jax.jit(chain)
+        times = []
+        for _ in range(2):
+            start = clock()
+            lib.jax.block_until_ready(jitted(x))
+            times.append(clock() - start)
+        return (times[0] - times[1]) / (2 * CHAIN)
+
+    return once
+
+
+def _plan(lib: Any, parts: int, fresh: bool) -> Any:
+    """Seconds to plan a relayout of `parts * parts` moves, of a shape not seen before or of the same one."""
+    from cuplace.transfer.plan import plan_move
+
+    mesh, dtype, clock = lib.mesh(0, parts), lib.np.dtype("f"), time.perf_counter
+    source, target = lib.on(mesh, "x"), lib.on(mesh, None, "x")
+    rows = parts
+
+    def once() -> float:
+        nonlocal rows
+        rows += parts if fresh else 0
+        start = clock()
+        plan_move((rows, parts), dtype, source, target)
+        return clock() - start
+
+    once()
+    return once
+
+
+def plan_2000(lib: Any) -> Any:
+    return _plan(lib, 44, True)
+
+
+def plan_262144(lib: Any) -> Any:
+    return _plan(lib, 512, True)
+
+
+def plan_cached(lib: Any) -> Any:
+    return _plan(lib, 44, False)
+
+
+def import_times(rounds: int) -> dict[str, Figure]:
+    """Seconds of `import`, each in a fresh interpreter, in turns."""
+    samples: dict[str, list[float]] = {name: [] for name in IMPORTS}
+    program = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
+    for number in range(3 * rounds + 1):
+        for name, modules in IMPORTS.items():
+            command = [sys.executable, "-c", program.format(modules)]
+            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            if number:
+                samples[name].append(float(done.stdout))
+    return {f"python:{name}": Figure.of(values) for name, values in samples.items()}
+
+
+CASES = {
+    "x + x": Case(add_one_device),
+    "sin(x)": Case(sin_one_device),
+    "x8 + x8": Case(add_eight_shards),
+    "stage": Case(stage_eight_shards),
+    "put": Case(put_32_bytes),
+    "same": Case(move_same_layout),
+    "other": Case(move_other_layout, number=100),
+    "trace": Case(trace_an_op, mode="own", samples=5),
+    "plan 44": Case(plan_2000, mode="own"),
+    "plan 512": Case(plan_262144, mode="own", samples=1),
+    "cached": Case(plan_cached, mode="own", samples=101),
+}
+
+ROWS = [
+    Row("x + x, one device", "cuplace:x + x", "jax:x + x", 1.0),
+    Row("sin(x), one device", "cuplace:sin(x)", "jax:sin(x)", 1.5),
+    Row("x + x, 8 shards", "cuplace:x8 + x8", "jax:x8 + x8", 0.4),
+    Row("jitted sin(x) + 1, 8 shards", "cuplace:stage", "jax:stage", 0.4),
+    Row("device_put of 32 B to 8 shards", "cuplace:put", "jax:put", 0.5),
+    Row("mesh to mesh, 4 shards, same layout", "cuplace:same", "jax:same", 0.5),
+    Row("mesh to mesh, 4 shards, other layout", "cuplace:other", "jax:other", 0.5),
+    Row("tracing, an op", "cuplace:trace", None, 50e-6),
+    Row("plan of 1,936 moves", "cuplace@512:plan 44", None, 10e-3),
+    Row("plan of 262,144 moves", "cuplace@512:plan 512", None, 1.0),
+    Row("cached plan", "cuplace@512:cached", None, 50e-6),
+    Row("import cuplace", "python:cuplace", "python:numpy", 0.1, plus=True),
+    Row("import of everything in it", "python:all of cuplace", "python:numpy", 0.1, plus=True),
+]
+
+if __name__ == "__main__":
+    main("bench.dispatch", "Until the call returns", CASES, ROWS, import_times)

@@ -1,0 +1,124 @@
+"""What moves and pipelines cost until they are done: `python -m bench.transfer`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.common import Case, Row, main
+
+SHAPE = (4096, 8192)  # float32: 128 MiB
+MATMUL = 1024  # a float32 matrix of this side is 4 MiB
+BIG = {"samples": 5, "mode": "done"}
+
+
+def _big(lib: Any) -> Any:
+    return lib.np.ones(SHAPE, "f")
+
+
+def _move(lib: Any, mesh: Any, *spec: Any) -> Any:
+    x = lib.put(_big(lib), lib.on(lib.mesh_a, "x"))
+    target, put = lib.on(mesh, *spec), lib.jax.device_put
+    return lambda: put(x, target)
+
+
+def other_mesh(lib: Any) -> Any:
+    return _move(lib, lib.mesh_b, None, "x")
+
+
+def same_mesh(lib: Any) -> Any:
+    return _move(lib, lib.mesh_a, None, "x")
+
+
+def from_host(lib: Any) -> Any:
+    value, sharding, put = _big(lib), lib.on(lib.full, "x"), lib.jax.device_put
+    return lambda: put(value, sharding)
+
+
+def copyto(_: Any) -> Any:
+    import numpy as np
+
+    source, target = np.ones(SHAPE, "f"), np.zeros(SHAPE, "f")
+    target[:] = 0  # touched: fresh pages would cost several times the copy
+    return lambda: np.copyto(target, source)
+
+
+def stage(lib: Any) -> Any:
+    x, sin = lib.put(_big(lib), lib.on(lib.full, "x")), lib.jnp.sin
+    jitted = lib.jax.jit(lambda x: sin(x) + 1.0)
+    return lambda: jitted(x)
+
+
+def numpy_stage(_: Any) -> Any:
+    import numpy as np
+
+    x = np.ones(SHAPE, "f")
+    return lambda: np.sin(x) + 1.0
+
+
+def _pipeline(lib: Any, stage: Any, microbatches: list[Any]) -> Any:
+    targets = [lib.on(lib.mesh(2 * i, 2 * i + 2), "x") for i in range(4)]
+    put = lib.jax.device_put
+
+    def run() -> list[Any]:
+        results = []
+        for mb in microbatches:
+            for target in targets:
+                mb = stage(put(mb, target))  # noqa: PLW2901
+            results.append(mb)
+        return results
+
+    return run
+
+
+def page_pipeline(lib: Any) -> Any:
+    sin = lib.jnp.sin
+    microbatches = [lib.np.full((256, 256), float(i)) for i in range(8)]
+    return _pipeline(lib, lib.jax.jit(lambda x: sin(x) + 1.0), microbatches)
+
+
+def matmul_pipeline(lib: Any) -> Any:
+    """Four stages of one device each; a stage multiplies its 4 MiB microbatch by a fixed matrix."""
+    n, put = MATMUL, lib.jax.device_put
+    targets = [lib.on(lib.mesh(i, i + 1)) for i in range(4)]
+    weight = lib.np.eye(n, dtype="f")
+    weights = [lib.put(weight, target) for target in targets]
+    multiply = lib.jax.jit(lib.jnp.matmul)
+    microbatches = [lib.np.full((n, n), float(i), "f") for i in range(8)]
+
+    def run() -> list[Any]:
+        results = []
+        for mb in microbatches:
+            for target, w in zip(targets, weights, strict=True):
+                mb = multiply(put(mb, target), w)  # noqa: PLW2901
+            results.append(mb)
+        return results
+
+    return run
+
+
+CASES = {
+    "returns": Case(other_mesh, mode="one"),
+    "other mesh": Case(other_mesh, **BIG),
+    "same mesh": Case(same_mesh, **BIG),
+    "from host": Case(from_host, **BIG),
+    "copyto": Case(copyto, **BIG),
+    "stage": Case(stage, **BIG),
+    "numpy stage": Case(numpy_stage, **BIG),
+    "page": Case(page_pipeline, mode="done", samples=11),
+    "matmul": Case(matmul_pipeline, mode="done", samples=3),
+}
+
+ROWS = [
+    Row("128 MiB to another mesh: call returns", "cuplace:returns", None, 1e-3),
+    Row("the same, against JAX's whole time", "cuplace:returns", "jax:other mesh", 0.01),
+    Row("128 MiB to another mesh, other layout: done", "cuplace:other mesh", "jax:other mesh", 0.4),
+    Row("128 MiB, another layout on its mesh: done", "cuplace:same mesh", "jax:same mesh", 0.4),
+    Row("128 MiB NumPy to 8 shards: done", "cuplace:from host", "numpy:copyto", 1.2),
+    Row("jitted sin(x) + 1, 128 MiB: done", "cuplace:stage", "jax:stage", 0.4),
+    Row("the same against NumPy", "cuplace:stage", "numpy:numpy stage", 0.6),
+    Row("the page's pipeline", "cuplace:page", "jax:page", 0.4),
+    Row("matmul pipeline against config.sync", "cuplace:matmul", "cuplace-sync:matmul", 1.6, faster=True),
+]
+
+if __name__ == "__main__":
+    main("bench.transfer", "Until the work is done", CASES, ROWS)
