@@ -1,7 +1,7 @@
 """Names that a user may look for in `cuplace` and does not find: what to say of each.
 
-Three kinds: names that are planned, names of JAX that cuplace leaves out on purpose (with what to write instead,
-where there is something), and everything else.
+Three kinds: names that are planned, names of JAX that cuplace leaves out on purpose (with what to write
+instead, where there is something), and everything else.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLANNED = {
     "transfer_guard_host_to_device": "",
     "transfer_guard_device_to_host": "",
     "transfer_guard_device_to_device": "",
-    "prefetch": "device_put returns before the copy is done, so put the next item before working on this one",
+    "prefetch": "device_put returns before the copy is done, so put the next item ahead of its use",
     "iter_host": "",
     "shard_map": "write the computation on whole arrays; cuplace.numpy runs it shard by shard",
     "ShapeDtypeStruct": "",
@@ -36,7 +36,7 @@ PLANNED = {
     "distributed": "one process drives all its devices",
 }
 
-NO_TRANSFORMATIONS = "cuplace places data and runs programs on it; it does not transform programs"
+NO_TRANSFORMATIONS = "cuplace places data and runs programs on it, it does not transform programs"
 TRANSFORMATIONS = (
     "grad", "value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "jacobian", "hessian", "linearize",
     "linear_transpose", "custom_jvp", "custom_vjp", "custom_gradient", "custom_batching", "custom_derivatives",
@@ -44,7 +44,7 @@ TRANSFORMATIONS = (
 )  # fmt: skip
 
 LEFT_OUT = {
-    **{name: NO_TRANSFORMATIONS for name in TRANSFORMATIONS},
+    **dict.fromkeys(TRANSFORMATIONS, NO_TRANSFORMATIONS),
     "device_put_sharded": "use device_put(x, sharding)",
     "device_put_replicated": "use device_put(x, NamedSharding(mesh, P()))",
     "tree_map": "use cuplace.tree.map",

@@ -1,0 +1,134 @@
+"""What all tests share: the fixture `platform`, which runs a test on every platform at hand.
+
+A test that takes `platform` gets it opened with eight devices and made the current one, in a fresh state; when
+the test ends, the platform must still be healthy. A test marked `order` runs on many seeds of the simulator.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import hypothesis
+import numpy as np
+import pytest
+
+from cuplace.runtime import context
+from cuplace.runtime.config import config
+from cuplace.runtime.platform import Platform, activated, open_platform
+
+NUM_DEVICES = 8
+ORDER_SEEDS = 50
+DEEP_ORDER_SEEDS = 500
+
+
+class Case(NamedTuple):
+    """One way to run a test: a platform by name, and the simulator's seed."""
+
+    name: str
+    seed: int = 0
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}-seed{self.seed}" if self.name == "sim" and self.seed else self.name
+
+    def open(self) -> Platform:
+        options = {"seed": self.seed} if self.name == "sim" else {}
+        return open_platform(self.name, NUM_DEVICES, **options)
+
+
+PLATFORMS = ("cpu", "sim")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("cuplace")
+    group.addoption("--deep", action="store_true", help="run the long tests, and order tests on 500 seeds")
+    group.addoption("--platform", choices=PLATFORMS, help="run tests of platforms on this one only")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    deep = config.getoption("--deep")
+    hypothesis.settings.register_profile(
+        "cuplace",
+        deadline=None,
+        derandomize=not deep,
+        max_examples=1000 if deep else 50,
+        print_blob=True,
+        database=None,
+        suppress_health_check=[
+            hypothesis.HealthCheck.function_scoped_fixture,
+            hypothesis.HealthCheck.too_slow,
+        ],
+    )
+    hypothesis.settings.load_profile("cuplace")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "platform" not in metafunc.fixturenames:
+        return
+    deep = metafunc.config.getoption("--deep")
+    only = metafunc.config.getoption("--platform")
+    ordered = metafunc.definition.get_closest_marker("order") is not None
+    seeds = (DEEP_ORDER_SEEDS if deep else ORDER_SEEDS) if ordered else 1
+    cases = [Case(name, seed) for name in PLATFORMS for seed in range(seeds if name == "sim" else 1)]
+    cases = [case for case in cases if only in (None, case.name)]
+    metafunc.parametrize("platform", cases, ids=[case.label for case in cases], indirect=True)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out, visibly, what was not asked for (`deep`) and what has nothing to run on (`gpu`)."""
+    left_out = {"gpu"} if config.getoption("--deep") else {"gpu", "deep"}
+    dropped = [item for item in items if any(item.get_closest_marker(name) for name in left_out)]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item in items if item not in dropped]
+
+
+@pytest.fixture
+def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
+    """A platform of eight devices, made the current one; checked for health when the test ends."""
+    case: Case = request.param
+    request.node.user_properties.append(("platform", case.name))
+    saved = dict(config.__dict__)
+    opened = case.open()
+    context.reset()
+    try:
+        with activated(opened):
+            yield opened
+            held = opened.scheduler.release_latches()
+            _restore(saved)
+            assert not held, f"the test left {held} latches held"
+            _assert_healthy(opened)
+    finally:
+        _restore(saved)
+        opened.close()
+
+
+def _restore(saved: dict[str, object]) -> None:
+    context.reset()
+    config.__dict__.clear()
+    config.__dict__.update(saved)
+    for listener in config._listeners:
+        listener("")
+
+
+def _assert_healthy(opened: Platform) -> None:
+    """Every device still takes and gives back data."""
+    values = np.arange(3, dtype=np.int32)
+    for device in opened.devices:
+        buffer = opened.scheduler.allocate(device, values.shape, values.dtype)
+        opened.scheduler.upload(buffer, values)
+        np.testing.assert_array_equal(opened.scheduler.download(buffer), values)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    reports = [*terminalreporter.stats.get("passed", ()), *terminalreporter.stats.get("failed", ())]
+    counts = Counter(
+        dict(report.user_properties).get("platform", "no platform")
+        for report in reports
+        if report.when == "call"
+    )
+    if counts:
+        terminalreporter.section("tests per platform")
+        terminalreporter.write_line(", ".join(f"{name}: {counts[name]}" for name in sorted(counts)))

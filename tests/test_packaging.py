@@ -1,0 +1,44 @@
+"""What the wheel holds is what the tree holds."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import cuplace
+from cuplace import kernels
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def test_every_package_of_the_tree_is_listed() -> None:
+    packages = PROJECT["tool"]["setuptools"]["packages"]
+    folders = [path.parent for path in (ROOT / "cuplace").rglob("__init__.py")]
+    found = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
+    assert set(packages) == found | {"cuplace.kernels"}
+    assert len(packages) == len(set(packages))
+
+
+def test_the_kernels_package_gives_the_paths_of_its_sources() -> None:
+    folder = ROOT / "kernels"
+    expected = {path.name: path for path in folder.iterdir() if path.suffix in (".cu", ".cuh")}
+    assert kernels.sources() == expected
+    for name, path in expected.items():
+        assert kernels.source_path(name) == path
+
+
+def test_a_kernel_source_that_is_not_there_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match="No kernel source 'nothing.cu'"):
+        kernels.source_path("nothing.cu")
+
+
+def test_the_version_is_a_plain_literal() -> None:
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "cuplace.__version__"}
+    assert cuplace.__version__.count(".") == 2
+
+
+def test_the_package_is_marked_as_typed() -> None:
+    assert (Path(cuplace.__file__).parent / "py.typed").is_file()
