@@ -24,7 +24,7 @@ PLANNED = {
     "transfer_guard_host_to_device": "",
     "transfer_guard_device_to_host": "",
     "transfer_guard_device_to_device": "",
-    "prefetch": "device_put returns before the copy is done, so put the next item ahead of its use",
+    "prefetch": "device_put does not wait for the copy, so put the next item ahead of its use",
     "iter_host": "",
     "shard_map": "write the computation on whole arrays; cuplace.numpy runs it shard by shard",
     "ShapeDtypeStruct": "",
@@ -36,7 +36,7 @@ PLANNED = {
     "distributed": "one process drives all its devices",
 }
 
-NO_TRANSFORMATIONS = "cuplace places data and runs programs on it, it does not transform programs"
+NO_TRANSFORMATIONS = "it places data and runs programs where data is; it does not transform programs"
 TRANSFORMATIONS = (
     "grad", "value_and_grad", "vjp", "jvp", "jacfwd", "jacrev", "jacobian", "hessian", "linearize",
     "linear_transpose", "custom_jvp", "custom_vjp", "custom_gradient", "custom_batching", "custom_derivatives",

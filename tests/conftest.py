@@ -1,7 +1,8 @@
 """What all tests share: the fixture `platform`, which runs a test on every platform at hand.
 
-A test that takes `platform` gets it opened with eight devices and made the current one, in a fresh state; when
-the test ends, the platform must still be healthy. A test marked `order` runs on many seeds of the simulator.
+A test that takes `platform` gets it opened with eight devices and made the current one, in a fresh state;
+when the test ends, the platform must still be healthy. A test marked `order` runs on many seeds of the
+simulator.
 """
 
 from __future__ import annotations

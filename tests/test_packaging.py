@@ -31,7 +31,7 @@ def test_the_kernels_package_gives_the_paths_of_its_sources() -> None:
 
 
 def test_a_kernel_source_that_is_not_there_is_named() -> None:
-    with pytest.raises(FileNotFoundError, match="No kernel source 'nothing.cu'"):
+    with pytest.raises(FileNotFoundError, match=r"No kernel source 'nothing\.cu'"):
         kernels.source_path("nothing.cu")
 
 

@@ -20,11 +20,11 @@ SHARDING = {
     "get_mesh", "get_abstract_mesh",
 }  # fmt: skip
 NUMPY = {
-    "array", "asarray", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "zeros_like", "ones_like",
-    "full_like", "empty_like", "add", "subtract", "multiply", "divide", "floor_divide", "remainder", "power",
-    "negative", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal", "logical_and",
-    "logical_or", "logical_not", "sin", "cos", "tan", "exp", "log", "sqrt", "tanh", "abs", "maximum", "minimum",
-    "where", "sum", "mean", "max", "min", "matmul", "reshape", "transpose", "concatenate", "stack", "float32",
+    "array", "asarray", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "zeros_like",
+    "ones_like", "full_like", "empty_like", "add", "subtract", "multiply", "divide",
+    "floor_divide", "remainder", "power", "negative", "equal", "not_equal", "less", "less_equal", "greater", "greater_equal",
+    "logical_and", "logical_or", "logical_not", "sin", "cos", "tan", "exp", "log", "sqrt", "tanh", "abs",
+    "maximum", "minimum", "where", "sum", "mean", "max", "min", "matmul", "reshape", "transpose", "concatenate", "stack", "float32",
     "int32", "bfloat16", "bool_", "pi", "inf", "nan", "newaxis",
 }  # fmt: skip
 PLANNED = {
@@ -95,7 +95,7 @@ def test_importing_loads_nothing_and_starts_nothing() -> None:
     program = (
         "import os; os.environ['CUPLACE_PLATFORM'] = 'no such platform'\n"
         "import sys, threading, cuplace\n"
-        "assert not {'numba', 'cupy', 'optree', 'ml_dtypes', 'numpy'} & set(sys.modules), sorted(sys.modules)\n"
+        "assert not {'numba', 'cupy', 'optree', 'ml_dtypes', 'numpy'} & set(sys.modules)\n"
         "import cuplace.numpy, cuplace.lax, cuplace._public\n"
         "assert not {'numba', 'cupy', 'jax'} & set(sys.modules)\n"
         "assert threading.active_count() == 1\n"
