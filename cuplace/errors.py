@@ -1,0 +1,473 @@
+"""Every mistake that cuplace reports, one class each.
+
+Each class derives from the builtin that JAX raises in the same case, so that `except ValueError` written for
+JAX still works, while a test or a program can name the one mistake it means. The text of an error says what was
+got, what was expected, where it came from and what to write instead; where JAX has a text for the case, its text
+is the first line. The texts are made where the error is raised, since the facts are there.
+
+    >>> issubclass(IndivisibleError, ValueError)
+    True
+"""
+
+from __future__ import annotations
+
+# --- placement ---------------------------------------------------------------------------------------------
+
+
+class ImmutableError(AttributeError):
+    """Something was assigned to, or deleted from, a mesh, a spec, a sharding or another value."""
+
+
+class ForeignDeviceError(TypeError):
+    """Something that is not a device stands where a device is expected."""
+
+
+class DuplicateDeviceError(ValueError):
+    """A device appears more than once in one mesh."""
+
+
+class MixedPlatformsError(ValueError):
+    """The devices of one mesh belong to different platforms."""
+
+
+class TooFewDevicesError(ValueError):
+    """A mesh needs more devices than were given."""
+
+
+class EmptyMeshError(ValueError):
+    """A mesh without devices stands where at least one device is needed."""
+
+
+class MeshRankError(ValueError):
+    """The array of devices, or the axis sizes, of a mesh and its axis names differ in number."""
+
+
+class AxisNameError(ValueError):
+    """A mesh axis is named None, or two axes of a mesh have the same name."""
+
+
+class AxisNameTypeError(TypeError):
+    """A mesh axis is named by something that is not a string."""
+
+
+class AxisSizeError(ValueError):
+    """The size of a mesh axis is zero or negative."""
+
+
+class AxisSizeTypeError(TypeError):
+    """The size of a mesh axis is not an integer, or the sizes are not a sequence."""
+
+
+class AxisTypesError(ValueError):
+    """A mesh has another number of axis types than of axis names."""
+
+
+class AxisTypeTypeError(TypeError):
+    """An axis type is not a member of AxisType."""
+
+
+class AbstractMeshError(ValueError):
+    """Devices were asked of an abstract mesh, which has none."""
+
+
+class SpecEntryError(TypeError):
+    """An entry of a PartitionSpec is not an axis name, a tuple of names, None or UNCONSTRAINED."""
+
+
+class NestedSpecError(ValueError):
+    """A tuple of axis names inside a PartitionSpec contains another tuple."""
+
+
+class SpecOverlapError(ValueError):
+    """An axis of a PartitionSpec is both partitioned over and unreduced or reduced."""
+
+
+class UnreducedError(NotImplementedError):
+    """A sharding was asked for with unreduced or reduced axes, which cuplace has not."""
+
+
+class MeshTypeError(TypeError):
+    """A sharding was asked for on something that is not a mesh."""
+
+
+class SpecTypeError(TypeError):
+    """A sharding was asked for with a spec that is not a PartitionSpec."""
+
+
+class ShardingTypeArgumentError(TypeError):
+    """Something that is not a sharding was compared with one."""
+
+
+class UnknownAxisError(ValueError):
+    """A PartitionSpec names an axis that its mesh does not have."""
+
+
+class DuplicateSpecError(ValueError):
+    """A PartitionSpec uses one mesh axis more than once (in JAX a direct subclass of Exception)."""
+
+
+class UnconstrainedError(ValueError):
+    """UNCONSTRAINED is used on a mesh without Auto axes."""
+
+
+class MemoryKindError(ValueError):
+    """A memory kind that the devices of a sharding do not have."""
+
+
+class ShapeError(ValueError):
+    """The shape of an array has a negative size."""
+
+
+class ShapeTypeError(TypeError):
+    """The shape of an array is not a sequence of integers."""
+
+
+class RankError(ValueError):
+    """A PartitionSpec has more entries than the array has dimensions."""
+
+
+class IndivisibleError(ValueError):
+    """A dimension of an array cannot be cut into the equal pieces that its sharding asks for."""
+
+
+# --- runtime -----------------------------------------------------------------------------------------------
+
+
+class UnknownOptionError(AttributeError):
+    """An option of the configuration does not exist."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"Unrecognized config option: {name}\nThe options are {', '.join(sorted(known))}.")
+
+
+class OptionTypeError(ValueError):
+    """An option was given a value of another type."""
+
+    def __init__(self, name: str, expected: type, optional: bool, value: object) -> None:
+        kind = f"None or of type {expected.__name__}" if optional else f"of type {expected.__name__}"
+        super().__init__(
+            f"new {expected.__name__} config value must be {kind}, got {value} of type {type(value)}\n"
+            f"The option is {name}."
+        )
+
+
+class OptionValueError(ValueError):
+    """An option was given a value that it cannot have."""
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        super().__init__(f"{name} must be {expected}, got {value!r}.")
+
+
+class ConfigFrozenError(RuntimeError):
+    """An option that chooses devices was changed after devices were used."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"{name} config should be updated before backends are initialized i.e. before any JAX operation is "
+            f"executed. You should initialize this config immediately after `import jax`.\n"
+            f"Here {reason}: set {name} right after importing cuplace, or as CUPLACE_"
+            f"{name.removeprefix('jax_').upper()} in the environment."
+        )
+
+
+class UnknownPlatformError(RuntimeError):
+    """A platform was named that does not exist."""
+
+    def __init__(self, name: str, available: tuple[str, ...]) -> None:
+        super().__init__(f"Unknown backend {name}. Available backends are {list(available)}")
+
+
+class AbsentPlatformError(RuntimeError):
+    """A platform was named that exists but has no devices in this process."""
+
+    def __init__(self, name: str, present: tuple[str, ...]) -> None:
+        super().__init__(
+            f"Unknown backend: '{name}' requested, but no platforms that are instances of {name} are present. "
+            f"Platforms present are: {', '.join(present)}"
+        )
+
+
+class AbsentDeviceError(RuntimeError):
+    """A pickled device does not exist in this process."""
+
+    def __init__(self, name: str, present: list[str]) -> None:
+        super().__init__(
+            f"There is no device {name} here; the devices are {', '.join(present)}.\n"
+            f"Pickled placements need devices of the same platform and number: set num_devices before first use."
+        )
+
+
+class DefaultDeviceError(ValueError):
+    """``default_device`` got something that is neither a device nor a platform name."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            "jax.default_device must be passed either a Device object (e.g. `jax.devices('cpu')[0]`) or a platform "
+            f"name string like 'cpu' or 'gpu', got: {value!r}"
+        )
+
+
+class MeshTypeError(ValueError):
+    """A mesh was expected."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(f"Expected mesh of type `jax.sharding.Mesh`. Got {type(value)}")
+
+
+class ContextInsideJitError(ValueError):
+    """The context mesh was asked for or set while a function is traced."""
+
+
+class OutOfMemoryError(MemoryError, RuntimeError):
+    """A device has no memory left for an array, even after all dead blocks have come back."""
+
+    def __init__(
+        self, device: str, nbytes: int, what: str, in_use: int, limit: int | None, largest: list[tuple[int, str]]
+    ) -> None:
+        bound = "" if limit is None else f" of {limit:,} (max_device_bytes)"
+        lines = [f"Out of memory on {device}: {what} needs {nbytes:,} bytes; {in_use:,}{bound} are in use."]
+        if largest:
+            lines.append("The largest live buffers there:")
+            lines += [f"  {size:>16,}  {text}" for size, text in largest]
+        lines.append("Delete or donate arrays that are no longer needed, or spread them over more devices.")
+        super().__init__("\n".join(lines))
+
+
+class ForkedProcessError(RuntimeError):
+    """A forked child process touched its parent's devices."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This process was forked from one that used cuplace devices; streams, threads and memory do not "
+            "survive a fork.\nStart workers with multiprocessing.get_context('spawn'), or use devices only in them."
+        )
+
+
+class DeadlockError(RuntimeError):
+    """A wait can never end: nothing is ready, and no latch is held."""
+
+
+def with_user_line(error: BaseException, name: str, line: object) -> BaseException:
+    """Add to the error of asynchronous work the line of the user's program that enqueued it."""
+    if line is not None:
+        error.add_note(f"raised by {name!r}, enqueued at {line}")
+    return error
+
+
+# --- arrays and their placement -----------------------------------------------------------------------------
+
+
+class DeletedArrayError(RuntimeError):
+    """An array was used after it was deleted or donated."""
+
+    def __init__(self, type_text: str, how: str | None, line: object, first_line: str | None = None) -> None:
+        text = first_line or f"Array has been deleted with shape={type_text}."
+        if how is not None and line is not None:
+            text += f"\nIt was {how} at {line}."
+        hint = (
+            "Use what the call that consumed it returned, or leave out donate=True."
+            if how == "donated"
+            else "Keep the array, or make its copy before deleting it; arrays that share memory are deleted together."
+        )
+        super().__init__(f"{text}\n{hint}")
+
+
+class InvalidTargetError(ValueError):
+    """``device_put`` got a target that is no place for an array."""
+
+    def __init__(self, target: object) -> None:
+        super().__init__(
+            "`jax.device_put` only accepts `None`, `jax.sharding.Sharding`, `jax.Device`, `Format`, "
+            f"`jax.memory.Space` or a pytree of these values. Received invalid value: {target}\n"
+            f"It has the type {type(target).__name__}. Write for example device_put(x, cuplace.devices()[0]) or "
+            "device_put(x, NamedSharding(mesh, P('x'))); cuplace takes no Format and no memory Space."
+        )
+
+
+class SpecWithoutMeshError(ValueError):
+    """A bare PartitionSpec was given as a target outside of a mesh context."""
+
+    def __init__(self, spec: object, function: str) -> None:
+        first = {
+            "device_put": "Please set a mesh via `jax.set_mesh` if a PartitionSpec is passed to device_put",
+            "reshard": "Using PartitionSpec when you are not under a mesh context is not allowed. Please pass a "
+            f"NamedSharding instance or enter into a mesh context via `jax.set_mesh`. Got {spec}",
+        }[function]
+        super().__init__(f"{first}\nWrite NamedSharding(mesh, {spec}), or `with cuplace.set_mesh(mesh):` around it.")
+
+
+class TreePrefixError(ValueError):
+    """A pytree of targets or flags is no prefix of the pytree of values that it goes with."""
+
+    def __init__(self, name: str, details: str) -> None:
+        super().__init__(
+            f"{name} specification must be a tree prefix of the corresponding value; \n"
+            f"  Mismatch details (1 found):\n  pytree structure error: {details}"
+        )
+
+
+class MaskedArrayError(ValueError):
+    """A NumPy masked array stands where an array is expected."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "numpy masked arrays are not supported as direct inputs to JAX functions. "
+            "Use arr.filled() to convert the value to a standard numpy array."
+        )
+
+
+class InvalidValueError(TypeError):
+    """Something that cannot become an array stands where an array is expected."""
+
+    def __init__(self, value: object) -> None:
+        kind = type(value)
+        if isinstance(value, str):
+            text = f"Argument '{value}' of type {kind} is not a valid JAX type"
+        else:
+            text = f"Cannot interpret value of type {kind} as an abstract array; it does not have a dtype attribute"
+        super().__init__(f"{text}\nGive an array, a number, or a pytree of these; numpy.asarray() makes one of most things.")
+
+
+class DonateAliasError(ValueError):
+    """``device_put`` was asked both to consume its input and to share memory with it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "may_alias and donate cannot be True at the same time.\n"
+            "With donate=True the result takes over the memory; leave out may_alias."
+        )
+
+
+class DonateFlagError(ValueError):
+    """``donate`` is none of True, False and 'strict'."""
+
+    def __init__(self, flag: object) -> None:
+        super().__init__(f"donate must be True, False or 'strict' (or a pytree prefix of these). Got {flag!r}")
+
+
+class DonationError(RuntimeError):
+    """``donate='strict'``: the memory of the input cannot be reused or freed, since something else holds it."""
+
+    def __init__(self, type_text: str, reasons: list[str]) -> None:
+        listed = "\n".join(f"  - {reason}" for reason in reasons)
+        super().__init__(
+            f"The memory of an array {type_text} cannot be donated: something else still holds it.\n{listed}\n"
+            "Drop these first, or write donate=True to consume the array all the same."
+        )
+
+
+class ForeignPlatformError(ValueError):
+    """An array is to move to devices of another platform."""
+
+    def __init__(self, source: str, target: str) -> None:
+        super().__init__(
+            f"An array on platform {source.upper()} cannot be moved to devices of another platform, {target.upper()}.\n"
+            "Go through the host: device_put(numpy.asarray(x), target)."
+        )
+
+
+class ReshardTargetError(TypeError):
+    """``reshard`` got a target that is neither a NamedSharding nor a PartitionSpec."""
+
+    def __init__(self, target: object) -> None:
+        super().__init__(
+            "`out_sharding` argument of reshard only supports instances of `NamedSharding` or `PartitionSpec`. "
+            f"Got {target} of type: {type(target)}\nTo move an array to other devices write device_put(x, target)."
+        )
+
+
+class ReshardNothingError(ValueError):
+    """``reshard`` got None as its target."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Reshard should only be used with out_shardings which are non-None and have a non-empty mesh. "
+            "Got sharding None.\nWrite reshard(x, NamedSharding(mesh, P(...)))."
+        )
+
+
+class ReshardAutoAxisError(ValueError):
+    """``reshard`` got a spec that names an axis which is not Explicit."""
+
+    def __init__(self, spec: object, axis: str, axis_type: object) -> None:
+        super().__init__(
+            "PartitionSpec passed to reshard cannot contain axis names that are of type Auto or Manual. "
+            f"Got PartitionSpec: {spec} with axis name: {axis} of type: AxisType.{axis_type!r}.\n"
+            "Make the mesh with axis_types=AxisType.Explicit, or move the array with device_put."
+        )
+
+
+class IncompatibleDevicesError(ValueError):
+    """Values that one computation combines are committed to different devices, or to another order of them."""
+
+
+class ScalarConversionError(TypeError):
+    """An array that is no scalar was asked for a Python number."""
+
+    def __init__(self, ndim: int) -> None:
+        super().__init__(
+            f"Only scalar arrays can be converted to Python scalars; got arr.ndim={ndim}\n"
+            "Pick one element first, as in float(x[0]), or write x.item() for an array of size 1."
+        )
+
+
+class IndexConversionError(TypeError):
+    """An array that is no integer scalar was used as an index."""
+
+    def __init__(self) -> None:
+        super().__init__("Only integer scalar arrays can be converted to a scalar index.")
+
+
+class TruthValueError(ValueError):
+    """The truth value of an array of another size than 1 was asked."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(
+            "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
+            if size
+            else "The truth value of an empty array is ambiguous. Use `array.size > 0` to check that an array is "
+            "not empty."
+        )
+
+
+class UnsizedError(TypeError):
+    """A 0-d array was asked for its length or iterated over."""
+
+
+class ItemAssignmentError(TypeError):
+    """An element of an array was assigned to; arrays never change."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "JAX arrays are immutable and do not support in-place item assignment. "
+            "Instead of x[idx] = y, use x = x.at[idx].set(y) or another .at[] method.\n"
+            "In cuplace, too: or change a NumPy array and place it with device_put."
+        )
+
+
+class ArrayConstructorError(TypeError):
+    """``Array`` was called like a constructor."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Array() cannot be called; arrays are made by functions.\n"
+            "Write cuplace.numpy.asarray(values), or cuplace.device_put(values, sharding)."
+        )
+
+
+class DLPackShardingError(BufferError):
+    """An array over several devices was to be exported through DLPack."""
+
+    def __init__(self, devices: int) -> None:
+        super().__init__(
+            "to_dlpack can only pack a dlpack tensor from an array on a singular device, but an array with a "
+            f"Sharding over {devices} devices was provided.\n"
+            "Export its shards (x.addressable_shards[i].data), or move it to one device with device_put first."
+        )
+
+
+class StreamArgumentError(NotImplementedError):
+    """``to_device`` was asked to use a stream of the caller."""
+
+    def __init__(self) -> None:
+        super().__init__("stream argument of array.to_device(): cuplace orders its own streams; leave it out.")

@@ -1,0 +1,137 @@
+"""The contract of a backend: what the scheduler asks of CUDA, of CPU threads and of the simulator.
+
+A backend knows nothing of arrays, shardings or dependencies. It offers devices, raw storage, streams that run
+what they are given in order, and events that mark points in a stream. All ordering is decided by the scheduler.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from cuplace.runtime.device import Device
+    from cuplace.runtime.submission import Submission
+
+Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
+"""``work(reads, writes, scalars)``: reads and fills arrays of the backend's array module."""
+
+
+class Event(Protocol):
+    """A point in a stream: complete when all that was enqueued before it has finished.
+
+    ``done`` is cheap and never blocks; it may lag behind the truth until ``Backend.query`` is asked.
+    ``error`` is the failure of the work that it marks, once done.
+    """
+
+    @property
+    def stream(self) -> Stream: ...
+
+    @property
+    def submission(self) -> int: ...
+
+    @property
+    def done(self) -> bool: ...
+
+    @property
+    def error(self) -> BaseException | None: ...
+
+
+class Stream(Protocol):
+    """A queue of one device that runs its work in order."""
+
+    @property
+    def device(self) -> Device: ...
+
+    @property
+    def role(self) -> str: ...
+
+    @property
+    def name(self) -> str: ...
+
+    def wait(self, event: Event) -> None:
+        """What is enqueued from now on starts only after ``event`` is complete."""
+
+    def run(
+        self, work: Work, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...],
+        needs: Sequence[Event], seconds: float, submission: Submission,
+    ) -> None:  # fmt: skip
+        """Enqueue ``work``. ``needs`` are the write events of what it reads: where one of them failed, this
+        work fails with the same error instead of running. ``seconds`` is an estimate of its run time."""
+
+    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
+        """Enqueue a copy between two equally shaped strided views, of one device or of two."""
+
+    def upload(self, source: np.ndarray, target: Any, submission: Submission) -> None:
+        """Enqueue a copy from host memory; ``source`` has been read entirely when this returns."""
+
+    def hold(self, submission: Submission) -> Latch:
+        """Enqueue a latch: nothing later on this stream runs until it is released."""
+
+    def record(self, submission: int) -> Event | None:
+        """An event after all that was enqueued, or None where all of it has finished without error."""
+
+
+class Latch(Protocol):
+    """A gate in a stream, opened by the host. ``held`` until then."""
+
+    @property
+    def held(self) -> bool: ...
+
+    def release(self) -> None: ...
+
+
+class Backend(Protocol):
+    """One kind of machine.
+
+    Attributes:
+        name: the platform's name (``cpu``, ``sim``, ``cuda``).
+        device_platform: what ``Device.platform`` says (``cpu``, ``sim``, ``gpu``).
+        xp: the array module that work is written against.
+        device_class: the class name that ``repr(device)`` shows (``CpuDevice``).
+        device_kind: what ``Device.device_kind`` says.
+    """
+
+    name: str
+    device_platform: str
+    device_class: str
+    device_kind: str
+    xp: Any
+
+    def device_count(self, requested: int | None) -> int:
+        """How many devices to offer when ``requested`` are asked for (None: the natural number)."""
+
+    def place(self, index: int, count: int) -> tuple[int, int]:
+        """``(gpu, partition)`` of device ``index`` of ``count``."""
+
+    def stream(self, device: Device, role: str, peer: Device | None = None) -> Stream:
+        """A new stream of ``device``; ``role`` is ``compute``, ``upload``, ``download`` or ``move``."""
+
+    def allocate(self, device: Device, arena: str, nbytes: int) -> Any:
+        """Storage of at least ``nbytes``. Raises MemoryError where there is none."""
+
+    def free(self, storage: Any) -> None:
+        """Take storage back; it may be handed out again at once."""
+
+    def trim(self, device: Device) -> int:
+        """Return unused storage to the system; the number of bytes returned."""
+
+    def view(self, storage: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
+        """The start of ``storage`` as a contiguous array of ``xp``."""
+
+    def query(self, event: Event) -> bool:
+        """Whether ``event`` is complete. Never blocks; polling it makes progress."""
+
+    def synchronize(self, event: Event) -> None:
+        """Block the calling thread until ``event`` is complete. Does not raise the work's error."""
+
+    def host_view(self, array: Any) -> np.ndarray | None:
+        """``array``'s memory as a NumPy array where the host can read it in place, else None."""
+
+    def to_host(self, array: Any) -> np.ndarray:
+        """A new NumPy array with the values of a complete ``array``."""
+
+    def close(self) -> None:
+        """Stop what runs in the background; the backend is not used afterwards."""

@@ -1,0 +1,68 @@
+"""The cpu backend: devices that are names for parts of the host, for CI and for machines without a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cuplace.runtime.backends.base import Event
+from cuplace.runtime.backends.cpu.storage import BlockCache, HostBlock
+from cuplace.runtime.backends.cpu.strand import Item, Pool, Strand
+from cuplace.runtime.device import Device
+
+
+class CpuBackend:
+    """Implements ``runtime.backends.base.Backend`` on NumPy and threads."""
+
+    name = "cpu"
+    device_platform = "cpu"
+    device_class = "CpuDevice"
+    device_kind = "cpu"
+    xp = np
+
+    def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
+        self._pool = Pool(jitter, workers)
+        self._caches: dict[tuple[Device, str], BlockCache] = {}
+
+    def device_count(self, requested: int | None) -> int:
+        return 1 if requested is None else requested
+
+    def place(self, index: int, count: int) -> tuple[int, int]:
+        return index, 0
+
+    def stream(self, device: Device, role: str, peer: Device | None = None) -> Strand:
+        name = f"{device} {role}" if peer is None else f"{device} -> {peer}"
+        return Strand(device, role, name, self._pool)
+
+    def allocate(self, device: Device, arena: str, nbytes: int) -> HostBlock:
+        cache = self._caches.get((device, arena))
+        if cache is None:
+            cache = self._caches[(device, arena)] = BlockCache()
+        return cache.allocate(nbytes)
+
+    def free(self, storage: HostBlock) -> None:
+        storage.cache.free(storage)
+
+    def trim(self, device: Device) -> int:
+        return sum(cache.trim() for (owner, _), cache in self._caches.items() if owner is device)
+
+    def view(self, storage: HostBlock, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        return storage.as_array(shape, dtype)
+
+    def query(self, event: Event) -> bool:
+        return event.done
+
+    def synchronize(self, event: Event) -> None:
+        assert isinstance(event, Item)
+        self._pool.synchronize(event)
+
+    def host_view(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array
+
+    def to_host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array.copy()
+
+    def close(self) -> None:
+        self._pool.close()

@@ -1,0 +1,69 @@
+"""Storage of the cpu platform: blocks of host memory, kept by each device once they have been touched.
+
+A fresh page costs several times the copy into it, so blocks that come back are kept and handed out again by
+their exact size.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+ALIGNMENT = 64
+_KEPT_BYTES = 256 << 20
+"""A device keeps at least this much unused memory; beyond it, no more than it has in use at its peak."""
+
+
+class HostBlock:
+    """Host memory of one size class, and the view that its last owner had."""
+
+    __slots__ = ("cache", "memory", "nbytes", "view")
+
+    def __init__(self, cache: BlockCache, nbytes: int) -> None:
+        raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        self.cache = cache
+        self.memory: np.ndarray[Any, Any] = raw[start : start + nbytes]
+        self.nbytes = nbytes
+        self.view: np.ndarray[Any, Any] | None = None
+
+    def as_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
+        view = self.view
+        if view is None or view.shape != shape or view.dtype is not dtype:
+            view = self.view = np.ndarray(shape, dtype, self.memory)
+        return view
+
+
+class BlockCache:
+    """Unused blocks of one arena of one device, by size."""
+
+    def __init__(self) -> None:
+        self._unused: dict[int, list[HostBlock]] = {}
+        self._unused_bytes = 0
+        self._used_bytes = 0
+        self._peak = 0
+
+    def allocate(self, nbytes: int) -> HostBlock:
+        size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+        self._used_bytes += size
+        if self._used_bytes > self._peak:
+            self._peak = self._used_bytes
+        unused = self._unused.get(size)
+        if unused:
+            self._unused_bytes -= size
+            return unused.pop()
+        return HostBlock(self, size)
+
+    def free(self, block: HostBlock) -> None:
+        self._used_bytes -= block.nbytes
+        if self._unused_bytes + block.nbytes > max(_KEPT_BYTES, self._peak):
+            self.trim()
+        self._unused_bytes += block.nbytes
+        self._unused.setdefault(block.nbytes, []).append(block)
+
+    def trim(self) -> int:
+        """Return all unused blocks to the system; how many bytes they were."""
+        returned, self._unused_bytes = self._unused_bytes, 0
+        self._unused.clear()
+        return returned

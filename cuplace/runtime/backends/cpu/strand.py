@@ -1,0 +1,266 @@
+"""Strand: the cpu platform's stream, and the pool of workers that runs strands.
+
+A strand is a FIFO of items. An item starts when it is at the head of its strand and the events it waits for are
+complete; waits are continuations, so they never hold a worker. Whoever waits works: a thread in ``synchronize``
+runs ready items itself. Small work whose inputs are ready runs at once in the calling thread, because handing it
+to another thread would take longer than the work.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cuplace import errors
+from cuplace.runtime.backends.base import Event, Work
+from cuplace.runtime.backends.cpu.blas import SingleThreadedBlas
+from cuplace.runtime.device import Device
+from cuplace.runtime.submission import Submission
+
+INLINE_SECONDS = 40e-6
+"""Work estimated to be shorter than this runs in the calling thread if it can start at once."""
+
+COPY_BYTES_PER_SECOND = 8e9
+
+_now = time.perf_counter_ns
+
+
+class Item:
+    """One piece of queued work; it is also the event that marks its end."""
+
+    __slots__ = (
+        "stream", "submission", "record", "call", "needs", "blockers", "waiters", "done", "error",
+    )  # fmt: skip
+
+    def __init__(self, stream: Strand, record: Submission, call: Callable[[], None] | None, needs: Sequence[Event]):
+        self.stream = stream
+        self.submission = record.id
+        self.record = record
+        self.call = call
+        self.needs = needs
+        self.blockers = 0
+        self.waiters: list[Item] = []
+        self.done = False
+        self.error: BaseException | None = None
+
+
+class Gate:
+    """A latch in a strand: an item that ends when the host releases it. Holds no worker."""
+
+    def __init__(self, item: Item, pool: Pool) -> None:
+        self._item = item
+        self._pool = pool
+        self._signal = Item(item.stream, item.record, None, ())
+        with pool.lock:
+            self._signal.waiters.append(item)
+            item.blockers += 1
+
+    @property
+    def held(self) -> bool:
+        return not self._signal.done
+
+    def release(self) -> None:
+        """Let the strand go on. Releasing twice does nothing."""
+        with self._pool.lock:
+            if not self._signal.done:
+                self._pool.complete(self._signal, None)
+
+
+class Strand:
+    """A FIFO of items of one device."""
+
+    __slots__ = ("device", "role", "name", "pool", "items", "last", "_pending")
+
+    def __init__(self, device: Device, role: str, name: str, pool: Pool) -> None:
+        self.device = device
+        self.role = role
+        self.name = name
+        self.pool = pool
+        self.items: deque[Item] = deque()
+        self.last: Item | None = None
+        self._pending: list[Item] = []
+
+    def wait(self, event: Event) -> None:
+        if not event.done and event.stream is not self:
+            assert isinstance(event, Item)
+            self._pending.append(event)
+
+    def run(
+        self, work: Work, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...],
+        needs: Sequence[Event], seconds: float, submission: Submission,
+    ) -> None:  # fmt: skip
+        if seconds <= INLINE_SECONDS and not self.items and not self._pending and not needs:
+            self._run_now(lambda: work(reads, writes, scalars), submission)
+        else:
+            self._queue(lambda: work(reads, writes, scalars), needs, submission)
+
+    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
+        small = target.nbytes <= INLINE_SECONDS * COPY_BYTES_PER_SECOND
+        if small and not self.items and not self._pending and not needs:
+            submission.start = _now()
+            np.copyto(target, source)
+            submission.end = _now()
+            self.last = None
+        else:
+            self._queue(lambda: np.copyto(target, source), needs, submission)
+
+    def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
+        if self.items or self._pending:
+            source = np.array(source, dtype=target.dtype)
+            self._queue(lambda: np.copyto(target, source), (), submission)
+            return
+        submission.start = _now()
+        np.copyto(target, source, casting="unsafe")
+        submission.end = _now()
+        self.last = None
+
+    def hold(self, submission: Submission) -> Gate:
+        item = self._item(None, (), submission)
+        gate = Gate(item, self.pool)
+        self._append(item)
+        return gate
+
+    def record(self, submission: int) -> Item | None:
+        last = self.last
+        if last is None or (last.done and last.error is None):
+            return None
+        return last
+
+    def _run_now(self, call: Callable[[], None], submission: Submission) -> None:
+        submission.start = _now()
+        try:
+            call()
+        except Exception as error:
+            failed = Item(self, submission, None, ())
+            failed.done = True
+            failed.error = errors.with_user_line(error, submission.name, submission.line)
+            self.last = failed
+        else:
+            self.last = None
+        submission.end = _now()
+
+    def _queue(self, call: Callable[[], None], needs: Sequence[Event], submission: Submission) -> None:
+        self._append(self._item(call, needs, submission))
+
+    def _item(self, call: Callable[[], None] | None, needs: Sequence[Event], submission: Submission) -> Item:
+        item = Item(self, submission, call, needs)
+        if self._pending:
+            with self.pool.lock:
+                for event in self._pending:
+                    if not event.done:
+                        event.waiters.append(item)
+                        item.blockers += 1
+            self._pending = []
+        return item
+
+    def _append(self, item: Item) -> None:
+        self.last = item
+        self.pool.append(self, item)
+
+
+class Pool:
+    """Workers over the strands of one platform; started when the first item is queued."""
+
+    def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
+        self.lock = threading.Lock()
+        self._jitter = jitter
+        self._count = workers if workers is not None else len(os.sched_getaffinity(0))
+        self._changed = threading.Condition(self.lock)
+        self._ready: deque[Strand] = deque()
+        self._threads: list[threading.Thread] = []
+        self._closed = False
+        self._blas: SingleThreadedBlas | None = None
+
+    def append(self, strand: Strand, item: Item) -> None:
+        with self.lock:
+            if self._blas is None:
+                self._start()
+            strand.items.append(item)
+            if strand.items[0] is item and item.blockers == 0:
+                self._ready.append(strand)
+                self._changed.notify()
+
+    def synchronize(self, event: Item) -> None:
+        """Run ready items in the calling thread until ``event`` is complete."""
+        while True:
+            with self.lock:
+                while not self._ready and not event.done:
+                    self._changed.wait()
+                if event.done:
+                    return
+                strand = self._ready.popleft()
+            self._run_head(strand)
+
+    def complete(self, item: Item, error: BaseException | None) -> None:
+        """Mark an item as done and let go on what waited for it. The caller holds the lock."""
+        item.error = error
+        item.done = True
+        for waiter in item.waiters:
+            waiter.blockers -= 1
+            strand = waiter.stream
+            if waiter.blockers == 0 and strand.items and strand.items[0] is waiter:
+                self._ready.append(strand)
+        item.waiters = []
+        self._changed.notify_all()
+
+    def close(self) -> None:
+        with self.lock:
+            self._closed = True
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join(timeout=5)
+
+    def _start(self) -> None:
+        self._blas = SingleThreadedBlas()
+        for i in range(self._count):
+            thread = threading.Thread(target=self._work, name=f"cuplace-cpu-{i}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def _work(self) -> None:
+        while True:
+            with self.lock:
+                while not self._ready and not self._closed:
+                    self._changed.wait()
+                if self._closed:
+                    return
+                strand = self._ready.popleft()
+            if self._jitter is not None:
+                self._jitter()
+            self._run_head(strand)
+
+    def _run_head(self, strand: Strand) -> None:
+        item = strand.items[0]
+        error = self._call(item)
+        # The arrays that the call holds are released here, outside the lock: the next owner may run finalizers.
+        item.call = None
+        item.needs = ()
+        with self.lock:
+            strand.items.popleft()
+            self.complete(item, error)
+            if strand.items and strand.items[0].blockers == 0:
+                self._ready.append(strand)
+                self._changed.notify()
+
+    def _call(self, item: Item) -> BaseException | None:
+        for event in item.needs:
+            if event.error is not None:
+                return event.error
+        if item.call is None:
+            return None
+        assert self._blas is not None
+        item.record.start = _now()
+        try:
+            with self._blas:
+                item.call()
+            return None
+        except BaseException as error:
+            return errors.with_user_line(error, item.record.name, item.record.line)
+        finally:
+            item.record.end = _now()

@@ -1,0 +1,77 @@
+"""Buffer: memory on one device, with the events that order its use."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Event, Stream
+    from cuplace.runtime.device import Device
+    from cuplace.runtime.memory import Block
+
+_next_id = itertools.count().__next__
+
+
+class Buffer:
+    """Memory on one device. Its life is its Python references: the last one gives its block back.
+
+    Only the scheduler touches ``writes`` and ``reads``.
+
+    Attributes:
+        id: unique number; submission records name buffers by it.
+        device: where the memory is.
+        array: the memory as an array of the backend's array module, with shape and dtype.
+        writes: the events of the latest write; several when the moves of one plan wrote disjoint boxes.
+            Empty when there is nothing to wait for.
+        reads: the latest read event of each stream since the latest write, or None.
+        exports: how many living exports to the host there are (see ``Export``).
+    """
+
+    __slots__ = ("id", "device", "block", "array", "nbytes", "writes", "reads", "exports", "__weakref__")
+
+    def __init__(self, device: Device, block: Block, array: Any, nbytes: int) -> None:
+        self.id = _next_id()
+        self.device = device
+        self.block = block
+        self.array = array
+        self.nbytes = nbytes
+        self.writes: tuple[Event, ...] = ()
+        self.reads: dict[Stream, Event] | None = None
+        self.exports = 0
+
+    def __del__(self) -> None:
+        # Any thread and any moment, even inside a backend call: only note the death, the doors do the rest.
+        self.block.graveyard.append((self.block, self.writes, self.reads))
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.id}, {self.device}, {self.array.dtype}{list(self.array.shape)})"
+
+
+class Export:
+    """What a NumPy view of a buffer's memory has as its base, so that the memory outlives every view of it."""
+
+    __slots__ = ("buffer", "__array_interface__")
+
+    def __init__(self, buffer: Buffer, host: np.ndarray) -> None:
+        self.buffer = buffer
+        address = host.__array_interface__["data"][0]
+        self.__array_interface__ = {
+            "data": (address, True), "shape": (host.nbytes,), "typestr": "|u1", "version": 3,
+        }  # fmt: skip
+        buffer.exports += 1
+
+    def __del__(self) -> None:
+        self.buffer.exports -= 1
+
+
+def export(buffer: Buffer, host: np.ndarray) -> np.ndarray:
+    """A read-only NumPy view of ``host`` (the host's contiguous view of ``buffer``) that keeps it alive."""
+    if host.nbytes == 0:
+        empty = np.empty(host.shape, host.dtype)
+        empty.flags.writeable = False
+        return empty
+    raw = np.asarray(Export(buffer, host))
+    return raw.view(host.dtype).reshape(host.shape)

@@ -1,0 +1,138 @@
+"""Options of the process: ``config.update(name, value)``, or ``CUPLACE_<NAME>`` in the environment.
+
+The environment is read when an option is first used, never at import. JAX's spelling with the prefix
+``jax_`` is accepted, so that programs written for JAX run unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from cuplace import errors
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option: its type, its default, what it means, and whether opening a platform freezes it."""
+
+    type: type
+    default: Any
+    help: str
+    frozen_by_use: bool = False
+    optional: bool = False
+
+
+OPTIONS: dict[str, Option] = {
+    "platform": Option(str, None, "platform of the default devices: 'cpu' or 'sim'", True, True),
+    "num_devices": Option(int, None, "devices to offer, on any platform", True, True),
+    "num_cpu_devices": Option(int, None, "devices to offer on the cpu platform", True, True),
+    "enable_x64": Option(bool, False, "keep 64-bit types instead of narrowing them to 32 bits"),
+    "default_device": Option(object, None, "device of new uncommitted arrays", optional=True),
+    "sim_seed": Option(int, 0, "seed of the simulator's order of execution", True),
+    "max_inflight_bytes": Option(
+        int, 4 << 30, "bytes of dead memory that may wait for unfinished work before a call waits"
+    ),
+    "max_device_bytes": Option(int, None, "limit of memory for each device, in bytes", optional=True),
+    "poison": Option(bool, False, "fill new memory with a pattern, so that reading too early shows"),
+    "sync": Option(bool, False, "wait for the device after every call (for debugging and baselines)"),
+}
+
+_WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+
+
+class Config:
+    """The options of the process.
+
+    >>> from cuplace import config
+    >>> config.update("jax_enable_x64", False)
+    >>> config.enable_x64
+    False
+    """
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[str], None]] = []
+        self._frozen: dict[str, str] = {}
+
+    def update(self, name: str, value: Any) -> None:
+        """Set an option.
+
+        Raises:
+            AttributeError: there is no option of that name.
+            ValueError: the value has another type than the option.
+            RuntimeError: the option chooses devices, and devices were used already.
+        """
+        key = _canonical(name)
+        value = _checked(key, value)
+        if key in self._frozen and value != getattr(self, key):
+            raise errors.ConfigFrozenError(name, self._frozen[key])
+        setattr(self, key, value)
+        for listener in self._listeners:
+            listener(key)
+
+    def freeze(self, reason: str) -> None:
+        """Make the options that choose devices refuse other values from now on."""
+        self._frozen = {name: reason for name, option in OPTIONS.items() if option.frozen_by_use}
+
+    def thaw(self) -> None:
+        """Allow the options that choose devices to change again; for tests that open their own platforms."""
+        self._frozen = {}
+
+    def on_change(self, listener: Callable[[str], None]) -> None:
+        """Call ``listener(name)`` after each change of an option."""
+        self._listeners.append(listener)
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached only while the option has no value yet: look into the environment once, then keep it.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        key = _canonical(name)
+        if key in self.__dict__:
+            return self.__dict__[key]
+        value = _from_environment(key)
+        self.__dict__[key] = value
+        return value
+
+
+def _canonical(name: str) -> str:
+    key = name.removeprefix("jax_")
+    if key not in OPTIONS:
+        raise errors.UnknownOptionError(name, list(OPTIONS))
+    return key
+
+
+def _checked(key: str, value: Any) -> Any:
+    option = OPTIONS[key]
+    if value is None and option.optional:
+        return None
+    if option.type is bool and value in (0, 1):
+        return bool(value)
+    if not isinstance(value, option.type) or (option.type is int and isinstance(value, bool)):
+        raise errors.OptionTypeError(key, option.type, option.optional, value)
+    if isinstance(value, int) and option.type is int and key != "sim_seed" and value < 1:
+        raise errors.OptionValueError(key, value, "a whole number of at least 1")
+    return value
+
+
+def _from_environment(key: str) -> Any:
+    option = OPTIONS[key]
+    variable = "CUPLACE_" + key.upper()
+    text = os.environ.get(variable)
+    if text is None or option.type is object:
+        return option.default
+    if option.type is bool:
+        word = _WORDS.get(text.strip().lower())
+        if word is None:
+            raise errors.OptionValueError(variable, text, "one of 1, 0, true, false")
+        return word
+    if option.type is int:
+        try:
+            return _checked(key, int(text))
+        except ValueError:
+            raise errors.OptionValueError(variable, text, "a whole number") from None
+    return text
+
+
+config = Config()

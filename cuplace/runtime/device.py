@@ -1,0 +1,93 @@
+"""Device: one place of a mesh. A GPU, a stream-partition of one, a simulated device, or a CPU device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Backend, Stream
+    from cuplace.runtime.memory import DeviceMemory
+    from cuplace.runtime.scheduler import Scheduler
+
+MEMORY_KINDS = ("device",)
+
+
+class Device:
+    """A device that arrays can live on. Identity is equality; devices are made by their platform only.
+
+    Attributes:
+        id: its number in the platform, from 0.
+        platform: ``cpu``, ``gpu`` or ``sim``.
+        device_kind: what kind of hardware it is.
+        process_index: the process that drives it; always 0 in a program of one process.
+        local_hardware_id: its number within the process.
+        gpu, partition: the hardware it is a partition of, and which partition; ``(id, 0)`` where each device
+            is hardware of its own.
+        memory_kinds: the kinds of memory it can address.
+
+    >>> import cuplace
+    >>> cuplace.devices()[0].id
+    0
+    """
+
+    __slots__ = (
+        "id", "platform", "device_kind", "process_index", "local_hardware_id", "gpu", "partition", "memory_kinds",
+        "backend", "scheduler", "memory", "compute", "upload", "download", "_moves", "_class_name", "__weakref__",
+    )  # fmt: skip
+
+    memory: DeviceMemory
+    compute: Stream
+    upload: Stream
+    download: Stream
+
+    def __init__(self, id: int, place: tuple[int, int], backend: Backend, scheduler: Scheduler) -> None:
+        self.id = id
+        self.platform = backend.device_platform
+        self.device_kind = backend.device_kind
+        self.process_index = 0
+        self.local_hardware_id = id
+        self.gpu, self.partition = place
+        self.memory_kinds = MEMORY_KINDS
+        self.backend = backend
+        self.scheduler = scheduler
+        self._class_name = backend.device_class
+        self._moves: dict[Device, Stream] = {}
+        self.compute = backend.stream(self, "compute")
+        self.upload = backend.stream(self, "upload")
+        self.download = backend.stream(self, "download")
+
+    @property
+    def default_memory_kind(self) -> str:
+        return self.memory_kinds[0]
+
+    def transfer_to(self, other: Device) -> Stream:
+        """The stream that carries copies from this device to ``other`` (or within it, for itself)."""
+        stream = self._moves.get(other)
+        if stream is None:
+            stream = self._moves[other] = self.backend.stream(self, "move", other)
+        return stream
+
+    def streams(self) -> list[Stream]:
+        """All streams of this device made so far."""
+        return [self.compute, self.upload, self.download, *self._moves.values()]
+
+    def memory_stats(self) -> dict[str, int]:
+        """Bytes in use, parked behind unfinished work, and the peak of both, and the limit where there is one."""
+        return self.memory.stats()
+
+    def __repr__(self) -> str:
+        return f"{self._class_name}(id={self.id})"
+
+    def __str__(self) -> str:
+        return f"{self.platform}:{self.id}"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        from cuplace.runtime.platform import device_by_id
+
+        return device_by_id, (self.platform, self.id)
+
+    def __copy__(self) -> Device:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Device:
+        return self

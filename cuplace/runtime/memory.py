@@ -1,0 +1,210 @@
+"""Arenas: where a device's memory comes from, and where dead blocks wait until they may be used again.
+
+A device has two arenas. *compute* is stream-ordered: its blocks are results of work on the device's compute
+stream, and a block that only this stream has used is free for its next work at once. *transfer* holds targets of
+moves and uploads: its blocks come back only when all that used them is complete, so any stream takes them
+without a wait. A dead block that cannot come back yet is *parked*. No stream ever waits because of a free; only
+when the memory is limited does a requester wait for parked blocks, and each such wait is counted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cuplace import errors
+from cuplace.runtime.config import config
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Backend, Event, Stream
+    from cuplace.runtime.device import Device
+
+COMPUTE = "compute"
+TRANSFER = "transfer"
+
+_POLL = 8  # parked blocks that an allocation looks at; all of them are looked at when memory is short
+
+Graveyard = deque[tuple["Block", "tuple[Event, ...]", "dict[Stream, Event] | None"]]
+
+
+class Block:
+    """Storage handed out by an arena, and what it holds at present."""
+
+    __slots__ = ("arena", "graveyard", "storage", "nbytes", "shape", "dtype")
+
+    def __init__(self, arena: Arena, storage: Any, nbytes: int) -> None:
+        self.arena = arena
+        self.graveyard = arena.graveyard
+        self.storage = storage
+        self.nbytes = nbytes
+        self.shape: tuple[int, ...] = ()
+        self.dtype: np.dtype[Any] | None = None
+
+
+class Arena:
+    """Blocks of one kind on one device. ``home`` is the stream in whose order its blocks are reused, if any."""
+
+    def __init__(self, memory: DeviceMemory, name: str, home: Stream | None) -> None:
+        self.memory = memory
+        self.name = name
+        self.home = home
+        self.graveyard = memory.graveyard
+        self.parked: deque[tuple[Block, list[Event]]] = deque()
+        self.live: set[Block] = set()
+
+    def release(self, block: Block, events: Iterable[Event]) -> None:
+        """Take a dead block: free it if nothing that matters is unfinished, else park it."""
+        self.live.discard(block)
+        home = self.home
+        pending = [event for event in events if not event.done and (home is None or event.stream is not home)]
+        if pending:
+            self.parked.append((block, pending))
+            self.memory.parked_bytes += block.nbytes
+        else:
+            self._give_back(block)
+
+    def collect(self, most: int | None = None) -> None:
+        """Free parked blocks whose events are complete; look at ``most`` of them, or at all."""
+        parked = self.parked
+        for _ in range(len(parked) if most is None else min(most, len(parked))):
+            block, events = parked.popleft()
+            events = [event for event in events if not self.memory.backend.query(event)]
+            if events:
+                parked.append((block, events))
+            else:
+                self.memory.parked_bytes -= block.nbytes
+                self._give_back(block)
+
+    def take_parked(self, nbytes: int) -> tuple[Block, list[Event]] | None:
+        """The oldest parked block that serves ``nbytes`` without waste, with the events it waits for."""
+        for i, (block, events) in enumerate(self.parked):
+            if nbytes <= block.nbytes <= nbytes + nbytes // 8:
+                del self.parked[i]
+                self.memory.parked_bytes -= block.nbytes
+                return block, events
+        return None
+
+    def _give_back(self, block: Block) -> None:
+        self.memory.in_use -= block.nbytes
+        self.memory.backend.free(block.storage)
+
+
+class ForeignArena(Arena):
+    """Memory of somebody else: parked like ours while work is unfinished, then simply forgotten."""
+
+    def adopt(self, owner: Any) -> Block:
+        return Block(self, owner, 0)
+
+    def _give_back(self, block: Block) -> None:
+        block.storage = None
+
+
+class DeviceMemory:
+    """The arenas of a device, their limit and their counters (all in bytes)."""
+
+    def __init__(self, device: Device, backend: Backend, graveyard: Graveyard) -> None:
+        self.device = device
+        self.backend = backend
+        self.graveyard = graveyard
+        self.in_use = 0
+        self.peak = 0
+        self.parked_bytes = 0
+        self.memory_waits = 0
+        self.arenas = {COMPUTE: Arena(self, COMPUTE, device.compute), TRANSFER: Arena(self, TRANSFER, None)}
+        self.foreign = ForeignArena(self, "foreign", None)
+
+    def allocate(
+        self, arena_name: str, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> tuple[Block, list[Event]]:
+        """A block, and the events that its first writers must wait for (none, unless memory is limited).
+
+        Raises:
+            OutOfMemoryError: there is no memory even after all parked blocks have come back.
+        """
+        arena = self.arenas[arena_name]
+        if self.parked_bytes:
+            self._poll()
+        limit = config.max_device_bytes
+        if limit is not None and self.in_use + nbytes > limit:
+            found = self._make_room(arena, nbytes, limit, shape, dtype)
+            if found is not None:
+                return found
+        block = Block(arena, self._storage(arena_name, nbytes, shape, dtype), nbytes)
+        block.shape = shape
+        block.dtype = dtype
+        arena.live.add(block)
+        self.in_use += nbytes
+        if self.in_use > self.peak:
+            self.peak = self.in_use
+        return block, []
+
+    def stats(self) -> dict[str, int]:
+        stats = {"bytes_in_use": self.in_use - self.parked_bytes, "bytes_parked": self.parked_bytes,
+                 "peak_bytes": self.peak, "memory_waits": self.memory_waits}  # fmt: skip
+        if config.max_device_bytes is not None:
+            stats["bytes_limit"] = config.max_device_bytes
+        return stats
+
+    def wait_for_all_parked(self) -> None:
+        """Wait until every parked block has come back."""
+        for arena in self._all():
+            while arena.parked:
+                self._wait_for_oldest(arena)
+
+    def _poll(self) -> None:
+        for arena in self._all():
+            if arena.parked:
+                arena.collect(_POLL)
+        while self.parked_bytes > config.max_inflight_bytes:
+            self._wait_for_oldest(max(self.arenas.values(), key=lambda arena: len(arena.parked)))
+
+    def _storage(self, arena_name: str, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        try:
+            return self.backend.allocate(self.device, arena_name, nbytes)
+        except MemoryError:
+            self.wait_for_all_parked()
+            self.backend.trim(self.device)
+        try:
+            return self.backend.allocate(self.device, arena_name, nbytes)
+        except MemoryError:
+            raise self._out_of_memory(nbytes, shape, dtype, None) from None
+
+    def _make_room(
+        self, arena: Arena, nbytes: int, limit: int, shape: tuple[int, ...], dtype: np.dtype[Any]
+    ) -> tuple[Block, list[Event]] | None:
+        """Reach the limit's room: complete blocks first, then a parked block whose events the new writers
+        wait for on the device, and only then a wait of the host."""
+        for other in self._all():
+            other.collect()
+        if self.in_use + nbytes <= limit:
+            return None
+        found = arena.take_parked(nbytes)
+        if found is not None:
+            self.memory_waits += 1
+            found[0].shape, found[0].dtype = shape, dtype
+            arena.live.add(found[0])
+            return found
+        if self.in_use - self.parked_bytes + nbytes > limit:
+            raise self._out_of_memory(nbytes, shape, dtype, limit)
+        while self.in_use + nbytes > limit:
+            self.memory_waits += 1
+            self._wait_for_oldest(next(arena for arena in self._all() if arena.parked))
+        return None
+
+    def _wait_for_oldest(self, arena: Arena) -> None:
+        for event in arena.parked[0][1]:
+            self.backend.synchronize(event)
+        arena.collect()
+
+    def _all(self) -> tuple[Arena, ...]:
+        return (*self.arenas.values(), self.foreign)
+
+    def _out_of_memory(
+        self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int | None
+    ) -> errors.OutOfMemoryError:
+        live = sorted((block for arena in self.arenas.values() for block in arena.live), key=lambda b: -b.nbytes)
+        rows = [(block.nbytes, f"{block.dtype}{list(block.shape)}") for block in live[:8]]
+        return errors.OutOfMemoryError(str(self.device), nbytes, f"{dtype}{list(shape)}", self.in_use, limit, rows)

@@ -1,0 +1,165 @@
+"""Platform: the devices of one backend with their scheduler, and which platform is the current one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from cuplace import errors
+from cuplace.runtime.config import config
+from cuplace.runtime.device import Device
+from cuplace.runtime.memory import DeviceMemory
+from cuplace.runtime.scheduler import ForkedLock, Scheduler
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Backend
+
+NAMES = ("cpu", "sim")
+"""Platforms that this version has."""
+
+_DEVICE_NAMES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "sim": "sim"}
+
+
+class Platform:
+    """The devices of one backend. Opened once; devices are equal by identity."""
+
+    def __init__(self, backend: Backend, num_devices: int | None = None, reason: str = "") -> None:
+        self.backend = backend
+        self.name = backend.name
+        self.reason = reason
+        self.scheduler = Scheduler(backend)
+        count = backend.device_count(num_devices)
+        self.devices = tuple(Device(i, backend.place(i, count), backend, self.scheduler) for i in range(count))
+        for device in self.devices:
+            device.memory = DeviceMemory(device, backend, self.scheduler.graveyard)
+        _opened.add(self)
+
+    def close(self) -> None:
+        """Stop the backend's threads; the platform's arrays are not usable afterwards."""
+        self.backend.close()
+
+    def __repr__(self) -> str:
+        return f"Platform({self.name!r}, {len(self.devices)} devices)"
+
+
+_opened: weakref.WeakSet[Platform] = weakref.WeakSet()
+_lock = threading.Lock()
+_current: Platform | None = None
+_others: dict[str, Platform] = {}
+
+
+def open_platform(name: str, num_devices: int | None = None, *, reason: str = "", **options: Any) -> Platform:
+    """Open a platform without making it the current one. ``options`` go to its backend (``seed`` for sim).
+
+    Raises:
+        UnknownPlatformError: there is no such platform.
+    """
+    if name not in NAMES:
+        raise errors.UnknownPlatformError(name, NAMES)
+    module = importlib.import_module(f"cuplace.runtime.backends.{name}")
+    return Platform(module.open_backend(**options), num_devices, reason)
+
+
+def current() -> Platform:
+    """The platform of the default devices, opened at first use from the configuration."""
+    global _current
+    if _current is None:
+        with _lock:
+            if _current is None:
+                _current = _open_configured()
+                config.freeze("devices were used already")
+    return _current
+
+
+def _open_configured() -> Platform:
+    name, reason = config.platform, "chosen by the option platform"
+    if name is None:
+        name, reason = "cpu", "this version has no cuda platform"
+    requested = config.num_cpu_devices if name == "cpu" and config.num_cpu_devices else config.num_devices
+    options = {"seed": config.sim_seed} if name == "sim" else {}
+    return open_platform(name, requested, reason=reason, **options)
+
+
+@contextmanager
+def activated(platform: Platform) -> Iterator[Platform]:
+    """Make ``platform`` the current one inside the ``with`` block (for tests)."""
+    global _current
+    before, _current = _current, platform
+    try:
+        yield platform
+    finally:
+        _current = before
+
+
+def devices(name: str | None = None) -> list[Device]:
+    """All devices of the default platform, or of the platform ``name``.
+
+    Raises:
+        RuntimeError: there is no such platform here.
+
+    >>> import cuplace
+    >>> cuplace.devices()[0].platform in ("cpu", "gpu", "sim")
+    True
+    """
+    platform = current()
+    if name is None or _DEVICE_NAMES.get(name) == platform.name:
+        return list(platform.devices)
+    if name not in _DEVICE_NAMES:
+        raise errors.UnknownPlatformError(name, (platform.backend.device_platform,))
+    raise errors.AbsentPlatformError(name, (platform.backend.device_platform,))
+
+
+def device_by_id(platform: str, id: int) -> Device:
+    """The device of the current platform with this id; how devices are unpickled.
+
+    Raises:
+        RuntimeError: the current platform is another one or has fewer devices.
+    """
+    here = current()
+    if here.backend.device_platform != platform or id >= len(here.devices):
+        raise errors.AbsentDeviceError(f"{platform}:{id}", [str(device) for device in here.devices])
+    return here.devices[id]
+
+
+def local_devices() -> list[Device]:
+    """The devices that this process drives."""
+    return devices()
+
+
+def device_count(name: str | None = None) -> int:
+    """How many devices there are."""
+    return len(devices(name))
+
+
+def local_device_count(name: str | None = None) -> int:
+    """How many devices this process drives."""
+    return len(devices(name))
+
+
+def process_index() -> int:
+    """The number of this process among the processes of the program."""
+    return 0
+
+
+def process_count() -> int:
+    """How many processes the program has."""
+    return 1
+
+
+def default_backend() -> str:
+    """The platform name of the default devices: ``cpu``, ``gpu`` or ``sim``."""
+    return current().backend.device_platform
+
+
+def _forget_devices_in_child() -> None:
+    for platform in list(_opened):
+        platform.scheduler.lock = ForkedLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_devices_in_child)

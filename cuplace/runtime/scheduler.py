@@ -1,0 +1,359 @@
+"""The scheduler: the one place that orders work. Everything that waits or records an event is in this file.
+
+It has five doors: ``submit`` (with its batch forms), ``host_wait``, ``adopt``, ``lend`` and ``park`` (the drain of
+dead buffers). The rules it keeps:
+
+- a reader waits for the latest write of what it reads; a writer waits for the latest write and for all reads since;
+- dependencies within one stream cost nothing, the stream is already in order;
+- the moves of one plan write disjoint boxes, so they never wait for one another;
+- work is enqueued, and its event recorded, before the call returns;
+- a dead block is reused in stream order or when its events are complete, never earlier.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cuplace import errors
+from cuplace.runtime.buffer import Buffer, export
+from cuplace.runtime.caller import caller
+from cuplace.runtime.config import config
+from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard
+from cuplace.runtime.submission import Submission, SubmissionLog
+from cuplace.runtime.task import ComputeTask, Task
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Backend, Event, Latch, Stream
+    from cuplace.runtime.caller import Line
+    from cuplace.runtime.device import Device
+
+RUN_AHEAD = 4096
+"""Unfinished submissions after which a call waits for the oldest, so that queues stay bounded."""
+
+_now = time.perf_counter_ns
+_next_id = itertools.count().__next__
+
+
+def _fill_pattern(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+    writes[0].reshape(-1).view(np.uint8)[...] = 0xA5
+
+
+_POISON = ComputeTask("poison", _fill_pattern, 0.0)
+
+
+class Scheduler:
+    """Order for the devices of one platform. All doors take one re-entrant lock, ``lock``."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self.lock: Any = threading.RLock()
+        self.log = SubmissionLog()
+        self.graveyard: Graveyard = deque()
+        self._run_ahead: deque[Event] = deque()
+        self._latches: weakref.WeakSet[Latch] = weakref.WeakSet()
+
+    # ------------------------------------------------------------------ memory
+
+    def allocate(
+        self, device: Device, shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
+    ) -> Buffer:
+        """A new buffer of ``device``. One of the compute arena must be written first by ``device.compute``.
+
+        Raises:
+            OutOfMemoryError: the device has no memory for it.
+        """
+        with self.lock:
+            if self.graveyard:
+                self.park()
+            nbytes = math.prod(shape) * dtype.itemsize
+            block, hazards = device.memory.allocate(arena, nbytes, shape, dtype)
+            buffer = Buffer(device, block, self.backend.view(block.storage, shape, dtype), nbytes)
+            if hazards:
+                buffer.reads = _latest_of_each_stream(hazards)
+            if config.poison and nbytes:
+                stream = device.compute if arena == COMPUTE else device.upload
+                self._launch(_POISON, stream, (), (buffer,), (), None)
+            return buffer
+
+    def park(self) -> None:
+        """Take in the blocks of buffers that died since the last call of a door."""
+        with self.lock:
+            graveyard = self.graveyard
+            while graveyard:
+                block, writes, reads = graveyard.popleft()
+                if reads:
+                    block.arena.release(block, (*writes, *reads.values()))
+                else:
+                    block.arena.release(block, writes)
+
+    # ------------------------------------------------------------------ submit
+
+    def submit(
+        self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
+        scalars: tuple[Any, ...] = (), line: Line | None = None,
+    ) -> None:  # fmt: skip
+        """Enqueue ``task`` on ``stream`` after everything that its reads and writes depend on."""
+        self.submit_batch(task, ((stream, reads, writes),), scalars, line)
+
+    def submit_batch(
+        self, task: Task, launches: Iterable[tuple[Stream, Sequence[Buffer], Sequence[Buffer]]],
+        scalars: tuple[Any, ...] = (), line: Line | None = None,
+    ) -> None:  # fmt: skip
+        """Enqueue the same task once per shard: ``launches`` gives stream, reads and writes of each."""
+        if line is None:
+            line = caller()
+        with self.lock:
+            if self.graveyard:
+                self.park()
+            launch = self._launch
+            for stream, reads, writes in launches:
+                launch(task, stream, reads, writes, scalars, line)
+            self._bound_run_ahead()
+        if config.sync:
+            self.host_wait([buffer for _, _, writes in launches for buffer in writes])
+
+    def submit_moves(
+        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], line: Line | None = None
+    ) -> None:
+        """Enqueue the moves of one plan: task, stream, source and target of each.
+
+        The plan promises that they write disjoint boxes: each waits for what was there before the plan, and
+        none for another.
+        """
+        if line is None:
+            line = caller()
+        with self.lock:
+            if self.graveyard:
+                self.park()
+            written: dict[Buffer, tuple[Event, ...]] = {}
+            for task, stream, source, target in launches:
+                event = self._enqueue(task, stream, (source,), (target,), (), line)
+                if event is not None:
+                    _note_read(source, stream, event)
+                    written[target] = (*written.get(target, ()), event)
+                elif target not in written:
+                    written[target] = ()
+            for target, events in written.items():
+                target.writes = events
+                target.reads = None
+            self._bound_run_ahead()
+        if config.sync:
+            self.host_wait(list(written))
+
+    def upload(self, buffer: Buffer, source: np.ndarray[Any, Any], line: Line | None = None) -> None:
+        """Enqueue a copy of ``source`` (cast to the buffer's dtype); it is read entirely before this returns."""
+        self.upload_batch(((buffer, source),), line)
+
+    def upload_batch(
+        self, pairs: Iterable[tuple[Buffer, np.ndarray[Any, Any]]], line: Line | None = None
+    ) -> None:
+        """Enqueue one upload for each (buffer, host array), as ``upload`` does."""
+        if line is None:
+            line = caller()
+        with self.lock:
+            if self.graveyard:
+                self.park()
+            for buffer, source in pairs:
+                stream = buffer.device.upload
+                waits = self._wait_before_write(stream, buffer)
+                submission = Submission(
+                    _next_id(), "upload", "upload", stream, (), (buffer.id,), waits, buffer.nbytes, "host", line, _now()
+                )
+                stream.upload(source, buffer.array, submission)
+                event = self._record(stream, submission)
+                buffer.writes = () if event is None else (event,)
+                buffer.reads = None
+            self._bound_run_ahead()
+        if config.sync:
+            self.host_wait([buffer for buffer, _ in pairs])
+
+    def hold(self, stream: Stream) -> Latch:
+        """Enqueue a latch: work enqueued later on ``stream`` starts only after ``release()``."""
+        with self.lock:
+            submission = Submission(_next_id(), "latch", "latch", stream, (), (), (), 0, "", caller(), _now())
+            latch = stream.hold(submission)
+            self._record(stream, submission)
+            self._latches.add(latch)
+            return latch
+
+    def release_latches(self) -> int:
+        """Open every latch that is still held; how many there were."""
+        held = [latch for latch in self._latches if latch.held]
+        for latch in held:
+            latch.release()
+        return len(held)
+
+    # ------------------------------------------------------------------ host
+
+    def host_wait(self, buffers: Iterable[Buffer]) -> None:
+        """Block until everything that writes ``buffers`` is complete.
+
+        Raises:
+            The original error of the work that failed, for the first buffer that it poisoned.
+        """
+        synchronize = self.backend.synchronize
+        if self.graveyard:
+            self.park()
+        for buffer in buffers:
+            writes = buffer.writes
+            for event in writes:
+                if not event.done:
+                    synchronize(event)
+            for event in writes:
+                if event.error is not None:
+                    raise event.error
+
+    def is_ready(self, buffers: Iterable[Buffer]) -> bool:
+        """Whether everything that writes ``buffers`` is complete. Never blocks."""
+        query = self.backend.query
+        return all(event.done or query(event) for buffer in buffers for event in buffer.writes)
+
+    def download(self, buffer: Buffer) -> np.ndarray[Any, Any]:
+        """The values of ``buffer`` as a read-only NumPy array; waits for them.
+
+        Where the host can read the memory in place it is a view, which keeps the memory alive.
+        """
+        self.host_wait((buffer,))
+        host = self.backend.host_view(buffer.array)
+        if host is not None:
+            return export(buffer, host)
+        host = self.backend.to_host(buffer.array)
+        host.flags.writeable = False
+        return host
+
+    # ------------------------------------------------------------------ foreign memory and streams
+
+    def adopt(self, array: Any, device: Device, stream: Stream | None = None) -> Buffer:
+        """A buffer over memory that somebody else owns, as of what ``stream`` (theirs) has enqueued so far.
+
+        Without a stream the memory is taken to be complete. The owner is kept alive as long as work needs it.
+        """
+        with self.lock:
+            buffer = Buffer(device, device.memory.foreign.adopt(array), array, int(array.nbytes))
+            if stream is not None:
+                event = stream.record(_next_id())
+                buffer.writes = () if event is None else (event,)
+            return buffer
+
+    @contextmanager
+    def lend(self, buffer: Buffer, stream: Stream | None = None) -> Iterator[Any]:
+        """Lend ``buffer``'s memory to work that the caller enqueues on ``stream`` inside the ``with`` block.
+
+        The stream waits for the writes; the caller's use counts as a read that ends with what is on the stream
+        when the block ends. Without a stream the host itself is the reader: it waits.
+        """
+        if stream is None:
+            self.host_wait((buffer,))
+            yield buffer.array
+            return
+        with self.lock:
+            for event in buffer.writes:
+                if event.stream is not stream:
+                    stream.wait(event)
+        try:
+            yield buffer.array
+        finally:
+            with self.lock:
+                last = stream.record(_next_id())
+                if last is not None:
+                    _note_read(buffer, stream, last)
+
+    # ------------------------------------------------------------------ the rules
+
+    def _launch(
+        self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
+        scalars: tuple[Any, ...], line: Line | None,
+    ) -> None:  # fmt: skip
+        event = self._enqueue(task, stream, reads, writes, scalars, line)
+        if event is None:
+            for buffer in writes:
+                buffer.writes = ()
+                buffer.reads = None
+            return
+        for buffer in reads:
+            _note_read(buffer, stream, event)
+        written = (event,)
+        for buffer in writes:
+            buffer.writes = written
+            buffer.reads = None
+
+    def _enqueue(
+        self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
+        scalars: tuple[Any, ...], line: Line | None,
+    ) -> Event | None:  # fmt: skip
+        needs: tuple[Event, ...] = ()
+        waits: tuple[int, ...] = ()
+        for buffer in reads:
+            for event in buffer.writes:
+                if event.done and event.error is None:
+                    continue
+                needs += (event,)
+                if event.stream is not stream:
+                    stream.wait(event)
+                    waits += (event.submission,)
+        for buffer in writes:
+            if buffer.writes or buffer.reads:
+                waits += self._wait_before_write(stream, buffer)
+        submission = Submission(
+            _next_id(), task.kind, task.name, stream, tuple([b.id for b in reads]), tuple([b.id for b in writes]),
+            waits, task.nbytes, task.path, line, _now(),
+        )  # fmt: skip
+        task.enqueue(stream, reads, writes, scalars, needs, submission)
+        return self._record(stream, submission)
+
+    def _wait_before_write(self, stream: Stream, buffer: Buffer) -> tuple[int, ...]:
+        waits: tuple[int, ...] = ()
+        reads = buffer.reads.values() if buffer.reads else ()
+        for event in (*buffer.writes, *reads):
+            if event.stream is not stream and not event.done:
+                stream.wait(event)
+                waits += (event.submission,)
+        return waits
+
+    def _record(self, stream: Stream, submission: Submission) -> Event | None:
+        event = stream.record(submission.id)
+        self.log.append(submission)
+        if event is not None:
+            self._run_ahead.append(event)
+        return event
+
+    def _bound_run_ahead(self) -> None:
+        run_ahead = self._run_ahead
+        while run_ahead and run_ahead[0].done:
+            run_ahead.popleft()
+        while len(run_ahead) > RUN_AHEAD:
+            self.backend.synchronize(run_ahead.popleft())
+
+
+class ForkedLock:
+    """What a forked child finds in the place of the lock: its parent's devices are not usable there."""
+
+    def __enter__(self) -> None:
+        raise errors.ForkedProcessError()
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+
+def _note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
+    if buffer.reads is None:
+        buffer.reads = {stream: event}
+    else:
+        buffer.reads[stream] = event
+
+
+def _latest_of_each_stream(events: Iterable[Event]) -> dict[Stream, Event]:
+    latest: dict[Stream, Event] = {}
+    for event in sorted(events, key=lambda event: event.submission):
+        latest[event.stream] = event
+    return latest

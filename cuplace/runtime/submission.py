@@ -1,0 +1,89 @@
+"""Submission: the record of one piece of enqueued work, and the log of them."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Stream
+    from cuplace.runtime.caller import Line
+    from cuplace.runtime.device import Device
+
+LOG_LENGTH = 4096
+
+
+class Submission:
+    """What was enqueued where, by which line, and when it ran.
+
+    Attributes:
+        id: number in order of enqueueing, unique in the process.
+        kind: ``compute``, ``move``, ``upload``, ``download`` or ``latch``.
+        name: the op, the jitted function or the kind of copy.
+        stream: the stream it was enqueued on; ``device`` is that stream's device.
+        reads, writes: ids of the buffers that it reads and writes.
+        waits: ids of the submissions whose events the stream was made to wait for.
+        nbytes: bytes that a copy moves; 0 for compute.
+        path: how a copy travels (``local``, ``peer``, ``host``); empty for compute.
+        line: the user's line, or None.
+        enqueue, start, end: nanoseconds of ``time.perf_counter_ns``; start and end are 0 until known.
+    """
+
+    __slots__ = (
+        "id", "kind", "name", "stream", "reads", "writes", "waits", "nbytes", "path", "line", "enqueue", "start", "end",
+    )  # fmt: skip
+
+    def __init__(
+        self, id: int, kind: str, name: str, stream: Stream, reads: tuple[int, ...], writes: tuple[int, ...],
+        waits: tuple[int, ...], nbytes: int, path: str, line: Line | None, enqueue: int,
+    ) -> None:  # fmt: skip
+        self.id = id
+        self.kind = kind
+        self.name = name
+        self.stream = stream
+        self.reads = reads
+        self.writes = writes
+        self.waits = waits
+        self.nbytes = nbytes
+        self.path = path
+        self.line = line
+        self.enqueue = enqueue
+        self.start = 0
+        self.end = 0
+
+    @property
+    def device(self) -> Device:
+        return self.stream.device
+
+    def __repr__(self) -> str:
+        where = f" from {self.line}" if self.line is not None else ""
+        return f"Submission({self.id}, {self.kind} {self.name!r} on {self.stream.name}{where})"
+
+
+class SubmissionLog:
+    """The last submissions, always on, and complete recordings on request."""
+
+    def __init__(self) -> None:
+        self.recent: deque[Submission] = deque(maxlen=LOG_LENGTH)
+        self._recordings: list[list[Submission]] = []
+        self.append = self.recent.append
+
+    def _append_everywhere(self, submission: Submission) -> None:
+        self.recent.append(submission)
+        for recording in self._recordings:
+            recording.append(submission)
+
+    @contextmanager
+    def record(self) -> Iterator[list[Submission]]:
+        """Collect every submission made while the ``with`` block runs."""
+        recording: list[Submission] = []
+        self._recordings.append(recording)
+        self.append = self._append_everywhere
+        try:
+            yield recording
+        finally:
+            self._recordings = [other for other in self._recordings if other is not recording]
+            if not self._recordings:
+                self.append = self.recent.append

@@ -1,0 +1,83 @@
+"""Tasks: what can be enqueued on a stream. Prebuilt once by executables and plans, enqueued many times."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Event, Stream, Work
+    from cuplace.runtime.buffer import Buffer
+    from cuplace.runtime.submission import Submission
+
+
+class Task:
+    """One kind of work: how it is enqueued, and what submission records say of it.
+
+    Attributes:
+        kind: ``compute`` or ``move`` (uploads and latches are enqueued by the scheduler itself).
+        name: what a timeline shows: the op, the jitted function.
+        nbytes: bytes that a copy moves; 0 for compute.
+        path: how a copy travels; empty for compute.
+    """
+
+    __slots__ = ("kind", "name", "nbytes", "path")
+
+    def __init__(self, kind: str, name: str, nbytes: int = 0, path: str = "") -> None:
+        self.kind = kind
+        self.name = name
+        self.nbytes = nbytes
+        self.path = path
+
+    def enqueue(
+        self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
+        needs: Sequence[Event], submission: Submission,
+    ) -> None:  # fmt: skip
+        raise NotImplementedError
+
+
+class ComputeTask(Task):
+    """``run(reads, writes, scalars)`` on arrays of the backend's array module.
+
+    ``seconds`` estimates its run time: work that is shorter than a hand-off between threads is not handed off.
+    """
+
+    __slots__ = ("run", "seconds")
+
+    def __init__(self, name: str, run: Work, seconds: float) -> None:
+        super().__init__("compute", name)
+        self.run = run
+        self.seconds = seconds
+
+    def enqueue(
+        self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
+        needs: Sequence[Event], submission: Submission,
+    ) -> None:  # fmt: skip
+        stream.run(
+            self.run, [b.array for b in reads], [b.array for b in writes], scalars, needs, self.seconds, submission
+        )
+
+
+class CopyTask(Task):
+    """A copy of a box of one buffer to a box of another; None for slices means the whole buffer."""
+
+    __slots__ = ("source_slices", "target_slices")
+
+    def __init__(
+        self, source_slices: tuple[slice, ...] | None, target_slices: tuple[slice, ...] | None, path: str, nbytes: int
+    ) -> None:
+        super().__init__("move", "move", nbytes, path)
+        self.source_slices = source_slices
+        self.target_slices = target_slices
+
+    def enqueue(
+        self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
+        needs: Sequence[Event], submission: Submission,
+    ) -> None:  # fmt: skip
+        source = reads[0].array
+        if self.source_slices is not None:
+            source = source[self.source_slices]
+        target = writes[0].array
+        if self.target_slices is not None:
+            target = target[self.target_slices]
+        stream.copy(source, target, self.path, needs, submission)
