@@ -86,7 +86,7 @@ class UnreducedError(NotImplementedError):
     """A sharding was asked for with unreduced or reduced axes, which cuplace has not."""
 
 
-class MeshTypeError(TypeError):
+class NotAMeshError(TypeError):
     """A sharding was asked for on something that is not a mesh."""
 
 
@@ -471,3 +471,68 @@ class StreamArgumentError(NotImplementedError):
 
     def __init__(self) -> None:
         super().__init__("stream argument of array.to_device(): cuplace orders its own streams; leave it out.")
+
+
+# --- types and operations ----------------------------------------------------------------------------------
+
+
+class NotAnArrayError(TypeError):
+    """A value that is neither an array nor a number stands where an array is expected."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"Argument {value!r} of type {type(value)} is not a valid JAX type\n"
+            "Arrays are made from NumPy arrays and Python numbers, and, by cuplace.numpy.array, from lists of them."
+        )
+
+
+class ArgumentTypeError(TypeError):
+    """An argument of a function of cuplace.numpy has a type, or a dtype, that the function does not take."""
+
+
+class DtypeError(TypeError):
+    """A dtype that arrays cannot have."""
+
+
+class TypePromotionError(ValueError):
+    """Two dtypes have no common dtype to which both promote implicitly."""
+
+
+class IntegerRangeError(OverflowError):
+    """An integer does not fit into the dtype that it is converted to."""
+
+
+class NarrowingWarning(UserWarning):
+    """64-bit NumPy values were narrowed to 32 bits."""
+
+
+class IncompatibleShapesError(TypeError):
+    """The operands' shapes do not fit the operation."""
+
+
+class BroadcastError(ValueError):
+    """Shapes cannot be broadcast against each other."""
+
+
+class AxisArgumentError(ValueError):
+    """An ``axis`` argument is out of range, or repeats an axis."""
+
+
+class ArrayIndexError(IndexError):
+    """An index is out of range, or there are more indices than dimensions."""
+
+
+class IndexTypeError(TypeError):
+    """An index of a type that arrays do not take."""
+
+
+class ShardingTypeError(TypeError):
+    """The Explicit axes of the operands do not determine how the result is sharded."""
+
+
+class MeshMismatchError(ValueError):
+    """Operands of one operation are typed on different meshes."""
+
+
+class MemorySpaceError(ValueError):
+    """Operands of one operation lie in different memory spaces."""
