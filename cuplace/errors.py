@@ -3,7 +3,8 @@
 Each class derives from the builtin that JAX raises in the same case, so that `except ValueError` written for
 JAX still works, while a test or a program can name the one mistake it means. The text of an error says what was
 got, what was expected, where it came from and what to write instead; where JAX has a text for the case, its text
-is the first line. The texts are made where the error is raised, since the facts are there.
+is the first line. A class whose mistake can be made in several places writes the text from the facts it is
+given; the others get it where they are raised.
 
     >>> issubclass(IndivisibleError, ValueError)
     True

@@ -1,0 +1,97 @@
+"""Layout: which box of an array of a given shape each device of a sharding holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import final
+
+from cuplace.errors import IndivisibleError
+from cuplace.placement.box import Box
+from cuplace.placement.tiling import Tiling
+from cuplace.placement.value import Value
+
+Index = tuple[slice, ...]
+
+
+@final
+class Layout(Value):
+    """An array of one shape, cut over the devices of one sharding. Devices are numbered in mesh order.
+
+    Layouts come from `Sharding.layout(shape)`, which keeps them: asking twice costs a dictionary lookup.
+
+    Attributes:
+        shape: the shape of the whole array, in elements.
+        parts: the number of equal pieces of each dimension.
+        shard_shape: the shape of each piece.
+        boxes: the box that each device holds; devices that hold the same one share the object.
+        indices: the same as indices of the whole array, spelt as JAX does: `slice(None)` for a dimension in one piece.
+        replica_ids: for each device, how many devices before it hold the same box.
+        holders: for each distinct box the devices that hold it; boxes in order of their first holder.
+    """
+
+    __slots__ = ("boxes", "holders", "indices", "parts", "replica_ids", "shape", "shard_shape")
+
+    shape: tuple[int, ...]
+    parts: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    boxes: tuple[Box, ...]
+    indices: tuple[Index, ...]
+    replica_ids: tuple[int, ...]
+    holders: Mapping[Box, tuple[int, ...]]
+
+    def __new__(cls, shape: tuple[int, ...], tiling: Tiling, sharding: object) -> Layout:
+        """The layout of a shape, of as many dimensions as the tiling. `sharding` is only named in the error.
+
+        Raises:
+            IndivisibleError: a ValueError, where a dimension does not divide into its pieces.
+        """
+        parts = tiling.parts
+        for dim, (size, pieces) in enumerate(zip(shape, parts, strict=True)):
+            if size % pieces:
+                raise IndivisibleError(
+                    f"{sharding!r} implies that array axis {dim} is partitioned {pieces} times, but the dimension "
+                    f"size is {size} (full shape: {shape}, per-dimension tiling factors: {parts} should evenly "
+                    "divide the shape)\n"
+                    f"Pad the dimension to {-(-size // pieces) * pieces}, or name None for it in the spec."
+                )
+        layout = object.__new__(cls)
+        shard_shape = tuple([size // pieces for size, pieces in zip(shape, parts, strict=True)])
+        layout._set(shape=shape, parts=parts, shard_shape=shard_shape)
+        layout._place(tiling.blocks)
+        return layout
+
+    def _place(self, blocks: tuple[tuple[int, ...], ...]) -> None:
+        """Fill what is known per device. Boxes and indices are made once for each distinct block."""
+        box_of = {block: self._box(block) for block in dict.fromkeys(blocks)}
+        index_of = {block: self._index(box) for block, box in box_of.items()}
+        boxes = tuple([box_of[block] for block in blocks])
+        # Counted by box, not by block: the blocks of an array without elements may be the same box.
+        holders: dict[Box, list[int]] = {}
+        replica_ids = []
+        for device, box in enumerate(boxes):
+            same = holders.setdefault(box, [])
+            replica_ids.append(len(same))
+            same.append(device)
+        self._set(
+            boxes=boxes,
+            indices=tuple([index_of[block] for block in blocks]),
+            replica_ids=tuple(replica_ids),
+            holders=MappingProxyType({box: tuple(same) for box, same in holders.items()}),
+        )
+
+    def _box(self, block: tuple[int, ...]) -> Box:
+        start = tuple([piece * size for piece, size in zip(block, self.shard_shape, strict=True)])
+        stop = tuple([first + size for first, size in zip(start, self.shard_shape, strict=True)])
+        return Box(start, stop)
+
+    def _index(self, box: Box) -> Index:
+        return tuple(
+            [
+                slice(None) if pieces == 1 else slice(first, last)
+                for first, last, pieces in zip(box.start, box.stop, self.parts, strict=True)
+            ]
+        )
+
+    def __repr__(self) -> str:
+        return f"Layout(shape={self.shape}, parts={self.parts}, devices={len(self.boxes)})"
