@@ -53,6 +53,9 @@ class Line(NamedTuple):
         return f"{self.file}:{self.lineno}:{self.column} ({self.function})"
 
 
+_make_line = tuple.__new__  # the constructor of a NamedTuple costs twice as much
+
+
 def caller() -> Line | None:
     """The innermost frame outside this package, or None when there is none (an embedded interpreter).
 
@@ -66,7 +69,7 @@ def caller() -> Line | None:
         if ours is None:
             ours = _classify(code.co_filename)
         if not ours:
-            return Line(code, frame.f_lasti)
+            return _make_line(Line, (code, frame.f_lasti))
         frame = frame.f_back
     return None
 

@@ -10,7 +10,7 @@ when the memory is limited does a requester wait for parked blocks, and each suc
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -52,12 +52,16 @@ class Arena:
         self.name = name
         self.home = home
         self.graveyard = memory.graveyard
+        self.pool = memory.backend.storage(memory.device, name)
         self.parked: deque[tuple[Block, list[Event]]] = deque()
         self.live: set[Block] = set()
 
-    def release(self, block: Block, events: Iterable[Event]) -> None:
+    def release(self, block: Block, events: Sequence[Event]) -> None:
         """Take a dead block: free it if nothing that matters is unfinished, else park it."""
         self.live.discard(block)
+        if not events:
+            self._give_back(block)
+            return
         home = self.home
         pending = [event for event in events if not event.done and (home is None or event.stream is not home)]
         if pending:
@@ -89,7 +93,7 @@ class Arena:
 
     def _give_back(self, block: Block) -> None:
         self.memory.in_use -= block.nbytes
-        self.memory.backend.free(block.storage)
+        self.pool.free(block.storage)
 
 
 class ForeignArena(Arena):
@@ -132,7 +136,7 @@ class DeviceMemory:
             found = self._make_room(arena, nbytes, limit, shape, dtype)
             if found is not None:
                 return found
-        block = Block(arena, self._storage(arena_name, nbytes, shape, dtype), nbytes)
+        block = Block(arena, self._storage(arena, nbytes, shape, dtype), nbytes)
         block.shape = shape
         block.dtype = dtype
         arena.live.add(block)
@@ -161,14 +165,15 @@ class DeviceMemory:
         while self.parked_bytes > config.max_inflight_bytes:
             self._wait_for_oldest(max(self.arenas.values(), key=lambda arena: len(arena.parked)))
 
-    def _storage(self, arena_name: str, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    def _storage(self, arena: Arena, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         try:
-            return self.backend.allocate(self.device, arena_name, nbytes)
+            return arena.pool.allocate(nbytes)
         except MemoryError:
             self.wait_for_all_parked()
-            self.backend.trim(self.device)
+            for other in self.arenas.values():
+                other.pool.trim()
         try:
-            return self.backend.allocate(self.device, arena_name, nbytes)
+            return arena.pool.allocate(nbytes)
         except MemoryError:
             raise self._out_of_memory(nbytes, shape, dtype, None) from None
 

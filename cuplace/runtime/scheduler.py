@@ -20,6 +20,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard
 from cuplace.runtime.submission import Submission, SubmissionLog
-from cuplace.runtime.task import ComputeTask, Task
+from cuplace.runtime.task import LATCH, ComputeTask, Task
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Event, Latch, Stream
@@ -42,6 +43,7 @@ RUN_AHEAD = 4096
 
 _now = time.perf_counter_ns
 _next_id = itertools.count().__next__
+_id = attrgetter("id")
 
 
 def _fill_pattern(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
@@ -82,7 +84,7 @@ class Scheduler:
                 buffer.reads = _latest_of_each_stream(hazards)
             if config.poison and nbytes:
                 stream = device.compute if arena == COMPUTE else device.upload
-                self._launch(_POISON, stream, (), (buffer,), (), None)
+                self._launch(_POISON, stream, (), (buffer,), (), None, _now())
             return buffer
 
     def park(self) -> None:
@@ -116,8 +118,9 @@ class Scheduler:
             if self.graveyard:
                 self.park()
             launch = self._launch
+            now = _now()
             for stream, reads, writes in launches:
-                launch(task, stream, reads, writes, scalars, line)
+                launch(task, stream, reads, writes, scalars, line, now)
             self._bound_run_ahead()
         if config.sync:
             self.host_wait([buffer for _, _, writes in launches for buffer in writes])
@@ -136,8 +139,9 @@ class Scheduler:
             if self.graveyard:
                 self.park()
             written: dict[Buffer, tuple[Event, ...]] = {}
+            now = _now()
             for task, stream, source, target in launches:
-                event = self._enqueue(task, stream, (source,), (target,), (), line)
+                event = self._enqueue(task, stream, (source,), (target,), (), line, now)
                 if event is not None:
                     _note_read(source, stream, event)
                     written[target] = (*written.get(target, ()), event)
@@ -163,12 +167,12 @@ class Scheduler:
         with self.lock:
             if self.graveyard:
                 self.park()
+            now = _now()
             for buffer, source in pairs:
                 stream = buffer.device.upload
                 waits = self._wait_before_write(stream, buffer)
-                submission = Submission(
-                    _next_id(), "upload", "upload", stream, (), (buffer.id,), waits, buffer.nbytes, "host", line, _now()
-                )
+                task = Task("upload", "upload", buffer.nbytes, "host")
+                submission = Submission(_next_id(), task, stream, (), (buffer.id,), waits, line, now)
                 stream.upload(source, buffer.array, submission)
                 event = self._record(stream, submission)
                 buffer.writes = () if event is None else (event,)
@@ -180,7 +184,7 @@ class Scheduler:
     def hold(self, stream: Stream) -> Latch:
         """Enqueue a latch: work enqueued later on ``stream`` starts only after ``release()``."""
         with self.lock:
-            submission = Submission(_next_id(), "latch", "latch", stream, (), (), (), 0, "", caller(), _now())
+            submission = Submission(_next_id(), LATCH, stream, (), (), (), caller(), _now())
             latch = stream.hold(submission)
             self._record(stream, submission)
             self._latches.add(latch)
@@ -272,9 +276,9 @@ class Scheduler:
 
     def _launch(
         self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
-        scalars: tuple[Any, ...], line: Line | None,
+        scalars: tuple[Any, ...], line: Line | None, now: int,
     ) -> None:  # fmt: skip
-        event = self._enqueue(task, stream, reads, writes, scalars, line)
+        event = self._enqueue(task, stream, reads, writes, scalars, line, now)
         if event is None:
             for buffer in writes:
                 buffer.writes = ()
@@ -289,25 +293,25 @@ class Scheduler:
 
     def _enqueue(
         self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
-        scalars: tuple[Any, ...], line: Line | None,
+        scalars: tuple[Any, ...], line: Line | None, now: int,
     ) -> Event | None:  # fmt: skip
         needs: tuple[Event, ...] = ()
         waits: tuple[int, ...] = ()
         for buffer in reads:
-            for event in buffer.writes:
-                if event.done and event.error is None:
-                    continue
-                needs += (event,)
-                if event.stream is not stream:
-                    stream.wait(event)
-                    waits += (event.submission,)
+            if buffer.writes:
+                for event in buffer.writes:
+                    if event.done and event.error is None:
+                        continue
+                    needs += (event,)
+                    if event.stream is not stream:
+                        stream.wait(event)
+                        waits += (event.submission,)
         for buffer in writes:
             if buffer.writes or buffer.reads:
                 waits += self._wait_before_write(stream, buffer)
         submission = Submission(
-            _next_id(), task.kind, task.name, stream, tuple([b.id for b in reads]), tuple([b.id for b in writes]),
-            waits, task.nbytes, task.path, line, _now(),
-        )  # fmt: skip
+            _next_id(), task, stream, tuple(map(_id, reads)), tuple(map(_id, writes)), waits, line, now
+        )
         task.enqueue(stream, reads, writes, scalars, needs, submission)
         return self._record(stream, submission)
 

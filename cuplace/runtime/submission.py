@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Stream
     from cuplace.runtime.caller import Line
     from cuplace.runtime.device import Device
+    from cuplace.runtime.task import Task
 
 LOG_LENGTH = 4096
 
@@ -20,38 +21,49 @@ class Submission:
 
     Attributes:
         id: number in order of enqueueing, unique in the process.
-        kind: ``compute``, ``move``, ``upload``, ``download`` or ``latch``.
-        name: the op, the jitted function or the kind of copy.
+        task: what was enqueued; its ``kind`` (``compute``, ``move``, ``upload`` or ``latch``), ``name`` (the op, the
+            jitted function), ``nbytes`` (bytes that a copy moves, 0 for compute) and ``path`` (how a copy travels:
+            ``local``, ``peer``, ``host``; empty for compute) are attributes of the record too.
         stream: the stream it was enqueued on; ``device`` is that stream's device.
         reads, writes: ids of the buffers that it reads and writes.
         waits: ids of the submissions whose events the stream was made to wait for.
-        nbytes: bytes that a copy moves; 0 for compute.
-        path: how a copy travels (``local``, ``peer``, ``host``); empty for compute.
         line: the user's line, or None.
-        enqueue, start, end: nanoseconds of ``time.perf_counter_ns``; start and end are 0 until known.
+        enqueue, start, end: nanoseconds of ``time.perf_counter_ns``; enqueue is when the call that
+            enqueued it began, start and end are 0 until known.
     """
 
-    __slots__ = (
-        "id", "kind", "name", "stream", "reads", "writes", "waits", "nbytes", "path", "line", "enqueue", "start", "end",
-    )  # fmt: skip
+    __slots__ = ("id", "task", "stream", "reads", "writes", "waits", "line", "enqueue", "start", "end")
 
     def __init__(
-        self, id: int, kind: str, name: str, stream: Stream, reads: tuple[int, ...], writes: tuple[int, ...],
-        waits: tuple[int, ...], nbytes: int, path: str, line: Line | None, enqueue: int,
+        self, id: int, task: Task, stream: Stream, reads: tuple[int, ...], writes: tuple[int, ...],
+        waits: tuple[int, ...], line: Line | None, enqueue: int,
     ) -> None:  # fmt: skip
         self.id = id
-        self.kind = kind
-        self.name = name
+        self.task = task
         self.stream = stream
         self.reads = reads
         self.writes = writes
         self.waits = waits
-        self.nbytes = nbytes
-        self.path = path
         self.line = line
         self.enqueue = enqueue
         self.start = 0
         self.end = 0
+
+    @property
+    def kind(self) -> str:
+        return self.task.kind
+
+    @property
+    def name(self) -> str:
+        return self.task.name
+
+    @property
+    def nbytes(self) -> int:
+        return self.task.nbytes
+
+    @property
+    def path(self) -> str:
+        return self.task.path
 
     @property
     def device(self) -> Device:

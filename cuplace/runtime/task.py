@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -10,12 +11,14 @@ if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.submission import Submission
 
+_array = attrgetter("array")
+
 
 class Task:
     """One kind of work: how it is enqueued, and what submission records say of it.
 
     Attributes:
-        kind: ``compute`` or ``move`` (uploads and latches are enqueued by the scheduler itself).
+        kind: ``compute``, ``move``, ``upload`` or ``latch``.
         name: what a timeline shows: the op, the jitted function.
         nbytes: bytes that a copy moves; 0 for compute.
         path: how a copy travels; empty for compute.
@@ -36,6 +39,9 @@ class Task:
         raise NotImplementedError
 
 
+LATCH = Task("latch", "latch")
+
+
 class ComputeTask(Task):
     """``run(reads, writes, scalars)`` on arrays of the backend's array module.
 
@@ -54,7 +60,7 @@ class ComputeTask(Task):
         needs: Sequence[Event], submission: Submission,
     ) -> None:  # fmt: skip
         stream.run(
-            self.run, [b.array for b in reads], [b.array for b in writes], scalars, needs, self.seconds, submission
+            self.run, list(map(_array, reads)), list(map(_array, writes)), scalars, needs, self.seconds, submission
         )
 
 

@@ -83,6 +83,19 @@ class Latch(Protocol):
     def release(self) -> None: ...
 
 
+class StoragePool(Protocol):
+    """Raw memory of one arena of one device. Knows nothing of streams: what comes back may go out again at once."""
+
+    def allocate(self, nbytes: int) -> Any:
+        """Storage of at least ``nbytes``. Raises MemoryError where there is none."""
+
+    def free(self, storage: Any) -> None:
+        """Take storage back."""
+
+    def trim(self) -> int:
+        """Return unused storage to the system; the number of bytes returned."""
+
+
 class Backend(Protocol):
     """One kind of machine.
 
@@ -109,14 +122,8 @@ class Backend(Protocol):
     def stream(self, device: Device, role: str, peer: Device | None = None) -> Stream:
         """A new stream of ``device``; ``role`` is ``compute``, ``upload``, ``download`` or ``move``."""
 
-    def allocate(self, device: Device, arena: str, nbytes: int) -> Any:
-        """Storage of at least ``nbytes``. Raises MemoryError where there is none."""
-
-    def free(self, storage: Any) -> None:
-        """Take storage back; it may be handed out again at once."""
-
-    def trim(self, device: Device) -> int:
-        """Return unused storage to the system; the number of bytes returned."""
+    def storage(self, device: Device, arena: str) -> StoragePool:
+        """The pool that an arena of ``device`` takes its storage from."""
 
     def view(self, storage: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """The start of ``storage`` as a contiguous array of ``xp``."""

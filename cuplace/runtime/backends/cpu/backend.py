@@ -24,7 +24,6 @@ class CpuBackend:
 
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self._pool = Pool(jitter, workers)
-        self._caches: dict[tuple[Device, str], BlockCache] = {}
 
     def device_count(self, requested: int | None) -> int:
         return 1 if requested is None else requested
@@ -36,17 +35,8 @@ class CpuBackend:
         name = f"{device} {role}" if peer is None else f"{device} -> {peer}"
         return Strand(device, role, name, self._pool)
 
-    def allocate(self, device: Device, arena: str, nbytes: int) -> HostBlock:
-        cache = self._caches.get((device, arena))
-        if cache is None:
-            cache = self._caches[(device, arena)] = BlockCache()
-        return cache.allocate(nbytes)
-
-    def free(self, storage: HostBlock) -> None:
-        storage.cache.free(storage)
-
-    def trim(self, device: Device) -> int:
-        return sum(cache.trim() for (owner, _), cache in self._caches.items() if owner is device)
+    def storage(self, device: Device, arena: str) -> BlockCache:
+        return BlockCache()
 
     def view(self, storage: HostBlock, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return storage.as_array(shape, dtype)

@@ -18,12 +18,11 @@ _KEPT_BYTES = 256 << 20
 class HostBlock:
     """Host memory of one size class, and the view that its last owner had."""
 
-    __slots__ = ("cache", "memory", "nbytes", "view")
+    __slots__ = ("memory", "nbytes", "view")
 
-    def __init__(self, cache: BlockCache, nbytes: int) -> None:
+    def __init__(self, nbytes: int) -> None:
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
-        self.cache = cache
         self.memory: np.ndarray[Any, Any] = raw[start : start + nbytes]
         self.nbytes = nbytes
         self.view: np.ndarray[Any, Any] | None = None
@@ -53,7 +52,7 @@ class BlockCache:
         if unused:
             self._unused_bytes -= size
             return unused.pop()
-        return HostBlock(self, size)
+        return HostBlock(size)
 
     def free(self, block: HostBlock) -> None:
         self._used_bytes -= block.nbytes

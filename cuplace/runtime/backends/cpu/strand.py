@@ -95,10 +95,16 @@ class Strand:
         self, work: Work, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...],
         needs: Sequence[Event], seconds: float, submission: Submission,
     ) -> None:  # fmt: skip
-        if seconds <= INLINE_SECONDS and not self.items and not self._pending and not needs:
-            self._run_now(lambda: work(reads, writes, scalars), submission)
-        else:
+        if seconds > INLINE_SECONDS or self.items or self._pending or needs:
             self._queue(lambda: work(reads, writes, scalars), needs, submission)
+            return
+        submission.start = _now()
+        try:
+            work(reads, writes, scalars)
+            self.last = None
+        except Exception as error:
+            self.last = self._failed(error, submission)
+        submission.end = _now()
 
     def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
         small = target.nbytes <= INLINE_SECONDS * COPY_BYTES_PER_SECOND
@@ -132,18 +138,11 @@ class Strand:
             return None
         return last
 
-    def _run_now(self, call: Callable[[], None], submission: Submission) -> None:
-        submission.start = _now()
-        try:
-            call()
-        except Exception as error:
-            failed = Item(self, submission, None, ())
-            failed.done = True
-            failed.error = errors.with_user_line(error, submission.name, submission.line)
-            self.last = failed
-        else:
-            self.last = None
-        submission.end = _now()
+    def _failed(self, error: Exception, submission: Submission) -> Item:
+        item = Item(self, submission, None, ())
+        item.done = True
+        item.error = errors.with_user_line(error, submission.name, submission.line)
+        return item
 
     def _queue(self, call: Callable[[], None], needs: Sequence[Event], submission: Submission) -> None:
         self._append(self._item(call, needs, submission))

@@ -23,7 +23,6 @@ class SimBackend:
 
     def __init__(self, seed: int = 0, eagerness: float | None = None) -> None:
         self._engine = Engine(seed, eagerness)
-        self._arenas: dict[tuple[Device, str], RangeArena] = {}
 
     def device_count(self, requested: int | None) -> int:
         return 8 if requested is None else requested
@@ -35,17 +34,8 @@ class SimBackend:
         name = f"{device} {role}" if peer is None else f"{device} -> {peer}"
         return SimStream(device, role, name, self._engine)
 
-    def allocate(self, device: Device, arena: str, nbytes: int) -> Range:
-        ranges = self._arenas.get((device, arena))
-        if ranges is None:
-            ranges = self._arenas[(device, arena)] = RangeArena()
-        return ranges.allocate(nbytes)
-
-    def free(self, storage: Range) -> None:
-        storage.arena.free(storage)
-
-    def trim(self, device: Device) -> int:
-        return sum(ranges.trim() for (owner, _), ranges in self._arenas.items() if owner is device)
+    def storage(self, device: Device, arena: str) -> RangeArena:
+        return RangeArena()
 
     def view(self, storage: Range, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return storage.as_array(shape, dtype)

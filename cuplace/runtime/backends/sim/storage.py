@@ -17,10 +17,9 @@ _GROWTH = 1 << 20
 class Range:
     """A range of bytes of a segment."""
 
-    __slots__ = ("arena", "segment", "start", "nbytes")
+    __slots__ = ("segment", "start", "nbytes")
 
-    def __init__(self, arena: RangeArena, segment: np.ndarray[Any, Any], start: int, nbytes: int) -> None:
-        self.arena = arena
+    def __init__(self, segment: np.ndarray[Any, Any], start: int, nbytes: int) -> None:
         self.segment = segment
         self.start = start
         self.nbytes = nbytes
@@ -43,7 +42,7 @@ class RangeArena:
                 continue
             if free.nbytes == size:
                 return self._free.pop(i)
-            taken = Range(self, free.segment, free.start, size)
+            taken = Range(free.segment, free.start, size)
             free.start += size
             free.nbytes -= size
             return taken
@@ -56,7 +55,7 @@ class RangeArena:
             if other.start + other.nbytes == merged.start or merged.start + merged.nbytes == other.start:
                 self._free.remove(other)
                 start = min(other.start, merged.start)
-                merged = Range(self, block.segment, start, other.nbytes + merged.nbytes)
+                merged = Range(block.segment, start, other.nbytes + merged.nbytes)
         self._free.append(merged)
 
     def trim(self) -> int:
@@ -68,4 +67,4 @@ class RangeArena:
     def _grow(self, nbytes: int) -> None:
         raw = np.full(nbytes + ALIGNMENT, 0xA5, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
-        self._free.append(Range(self, raw[start : start + nbytes], 0, nbytes))
+        self._free.append(Range(raw[start : start + nbytes], 0, nbytes))
