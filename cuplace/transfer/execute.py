@@ -1,0 +1,128 @@
+"""Doing what plans say: moves between devices, uploads from the host, gathers to the host. Only gathers wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from cuplace.runtime.memory import TRANSFER
+from cuplace.runtime.task import CopyTask
+
+if TYPE_CHECKING:
+    from cuplace.placement.sharding import Sharding
+    from cuplace.runtime.backends.base import Stream
+    from cuplace.runtime.buffer import Buffer
+    from cuplace.runtime.caller import Line
+    from cuplace.runtime.device import Device
+    from cuplace.runtime.scheduler import Scheduler
+    from cuplace.transfer.plan import TransferPlan
+
+Host: TypeAlias = npt.NDArray[Any]
+
+CACHED_PROGRAMS = 2048
+
+
+class _MoveProgram(NamedTuple):
+    """A plan with everything looked up that its execution needs."""
+
+    scheduler: Scheduler
+    shard_shape: tuple[int, ...]
+    allocations: tuple[tuple[int, Device], ...]  # target shards that are written, and where
+    aliases: tuple[tuple[int, int], ...]
+    launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, source shard, target shard
+
+
+class _UploadProgram(NamedTuple):
+    scheduler: Scheduler
+    shard_shape: tuple[int, ...]
+    pieces: tuple[tuple[Device, tuple[slice, ...] | None], ...]  # for each shard; None: the whole array
+
+
+def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> list[Buffer]:
+    """The target shards of `plan`, in mesh order; their copies are enqueued, and nothing is waited for.
+
+    Args:
+        buffers: the source shards, in mesh order.
+        plan: from `plan_move`.
+        line: the user's line, for the submission records.
+    """
+    program = _move_program(plan)
+    scheduler = program.scheduler
+    targets: list[Any] = [None] * (len(program.allocations) + len(program.aliases))
+    for source, target in program.aliases:
+        targets[target] = buffers[source]
+    for target, device in program.allocations:
+        targets[target] = scheduler.allocate(device, program.shard_shape, plan.dtype, TRANSFER)
+    if program.launches:
+        scheduler.submit_moves([(t, stream, buffers[i], targets[j]) for t, stream, i, j in program.launches], line)
+    return targets
+
+
+def upload(host: Host, sharding: Sharding, line: Line | None) -> list[Buffer]:
+    """The shards of `host`, uploaded to the devices of `sharding`. `host` is read entirely during the call.
+
+    Raises:
+        RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
+    """
+    scheduler, shard_shape, pieces = _upload_program(sharding, host.shape)
+    allocate, dtype = scheduler.allocate, host.dtype
+    buffers = [allocate(device, shard_shape, dtype, TRANSFER) for device, _ in pieces]
+    scheduler.upload_batch(
+        [
+            (buffer, host if slices is None else host[slices])
+            for buffer, (_, slices) in zip(buffers, pieces, strict=True)
+        ],
+        line,
+    )
+    return buffers
+
+
+def gather_to_host(buffers: Sequence[Buffer], sharding: Sharding, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Host:
+    """The whole array as a read-only NumPy array; waits for its shards.
+
+    An array that some device holds whole is a view of that device's memory where the host can read it in place.
+    """
+    holders = sharding.layout(shape).holders
+    scheduler = buffers[0].device.scheduler
+    if len(holders) == 1:
+        return scheduler.download(buffers[0])
+    scheduler.host_wait([buffers[shards[0]] for shards in holders.values()])
+    host = np.empty(shape, dtype)
+    for box, shards in holders.items():
+        host[box.slices()] = scheduler.download(buffers[shards[0]])
+    host.flags.writeable = False
+    return host
+
+
+@lru_cache(maxsize=CACHED_PROGRAMS)
+def _move_program(plan: TransferPlan) -> _MoveProgram:
+    froms, tos = plan.source.flat_devices, plan.target.flat_devices
+    aliased = {target for _, target in plan.aliases}
+    launches = tuple(
+        (
+            CopyTask(move.source_slices, move.target_slices, move.path, move.nbytes),
+            froms[move.source].transfer_to(tos[move.target]),
+            move.source,
+            move.target,
+        )
+        for move in plan.moves
+    )
+    allocations = tuple((shard, device) for shard, device in enumerate(tos) if shard not in aliased)
+    return _MoveProgram(
+        tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, allocations, plan.aliases, launches
+    )
+
+
+@lru_cache(maxsize=CACHED_PROGRAMS)
+def _upload_program(sharding: Sharding, shape: tuple[int, ...]) -> _UploadProgram:
+    layout = sharding.layout(shape)
+    devices = sharding.flat_devices
+    pieces = tuple(
+        (device, None if layout.shard_shape == shape else box.slices())
+        for device, box in zip(devices, layout.boxes, strict=True)
+    )
+    return _UploadProgram(devices[0].scheduler, layout.shard_shape, pieces)
