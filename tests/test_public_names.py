@@ -23,9 +23,10 @@ NUMPY = {
     "array", "asarray", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "zeros_like",
     "ones_like", "full_like", "empty_like", "add", "subtract", "multiply", "divide",
     "floor_divide", "remainder", "power", "negative", "equal", "not_equal", "less", "less_equal",
-    "greater", "greater_equal", "logical_and", "logical_or", "logical_not", "sin", "cos", "tan", "exp", "log", "sqrt", "tanh", "abs",
-    "maximum", "minimum", "where", "sum", "mean", "max", "min", "matmul", "reshape", "transpose", "concatenate", "stack",
-    "float32", "int32", "bfloat16", "bool_", "pi", "inf", "nan", "newaxis",
+    "greater", "greater_equal", "logical_and", "logical_or", "logical_not",
+    "sin", "cos", "tan", "exp", "log", "sqrt",
+    "tanh", "abs", "maximum", "minimum", "where", "sum", "mean", "max", "min", "matmul", "reshape", "transpose",
+    "concatenate", "stack", "float32", "int32", "bfloat16", "bool_", "pi", "inf", "nan", "newaxis",
 }  # fmt: skip
 PLANNED = {
     "make_array_from_callback", "make_array_from_single_device_arrays", "make_array_from_process_local_data",

@@ -1,0 +1,151 @@
+"""Span: what ran where from when to when; lanes of spans as text, and how much of them overlaps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from cuplace.runtime.submission import Submission
+
+COMPUTE = "compute"
+TRANSFER = "transfer"
+IDLE = "·"
+LABELS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+
+
+class Span(NamedTuple):
+    """One piece of work: its device's number, `compute` or `transfer`, its label, and start and end."""
+
+    device: int
+    lane: str
+    label: str
+    start: float
+    end: float
+
+
+def measured(submissions: Iterable[Submission], label: Callable[[int], str]) -> list[Span]:
+    """The spans as they ran, in nanoseconds. `label` gives the character of a submission's id."""
+    return [
+        Span(s.device.id, lane_of(s), label(s.id), s.start, s.end) for s in submissions if s.start and s.end
+    ]
+
+
+def replayed(submissions: Iterable[Submission], label: Callable[[int], str]) -> list[Span]:
+    """The spans that the order alone allows: every piece of work takes one step, every stream runs by itself.
+
+    A piece starts when the work before it on its stream, and all that it depends on, has ended: what wrote its
+    reads, what read or wrote its writes, and what the scheduler made it wait for.
+    """
+    ends: dict[int, int] = {}
+    streams: dict[object, int] = {}
+    users: dict[int, list[int]] = {}
+    writers: dict[int, list[int]] = {}
+    spans = []
+    for s in submissions:
+        before = {*s.waits}
+        for buffer in s.reads:
+            before.update(writers.get(buffer, ()))
+        for buffer in s.writes:
+            # Moves of one plan write disjoint boxes of a buffer, and the scheduler orders them by `waits` only.
+            before.update(() if s.kind == "move" else users.get(buffer, ()))
+        start = max([streams.get(s.stream, 0), *(ends[id] for id in before if id in ends)])
+        ends[s.id] = streams[s.stream] = start + 1
+        for buffer in s.reads:
+            users.setdefault(buffer, []).append(s.id)
+        for buffer in s.writes:
+            writers[buffer] = [*(writers.get(buffer, ()) if s.kind == "move" else ()), s.id]
+            users.setdefault(buffer, []).append(s.id)
+        spans.append(Span(s.device.id, lane_of(s), label(s.id), start, start + 1))
+    return spans
+
+
+def lane_of(submission: Submission) -> str:
+    """The lane that a submission is drawn in."""
+    return COMPUTE if submission.kind == "compute" else TRANSFER
+
+
+def draw(spans: Sequence[Span], devices: int, width: int) -> list[str]:
+    """Two lines a device, computing and transfers. A column shows what took most of its time, or that all idled."""
+    first, last = min(span.start for span in spans), max(span.end for span in spans)
+    lines = []
+    for device in range(devices):
+        for lane in (COMPUTE, TRANSFER):
+            name = f"device {device}" if lane == COMPUTE else ""
+            mine = [span for span in spans if span.device == device and span.lane == lane]
+            lines.append(f"{name:>9} {lane:8} {_lane(mine, first, last, width)}")
+    return lines
+
+
+def _lane(spans: Sequence[Span], first: float, last: float, width: int) -> str:
+    column = (last - first) / width
+    shares: list[dict[str, float]] = [{} for _ in range(width)]
+    for span in spans:
+        start, end = (span.start - first) / column, (span.end - first) / column
+        for i in range(int(start), min(int(end) + 1, width)):
+            share = min(end, i + 1) - max(start, i)
+            if share > 0:
+                shares[i][span.label] = shares[i].get(span.label, 0.0) + share
+    return "".join(max(share, key=lambda label: share[label]) if share else IDLE for share in shares)
+
+
+class Overlap(NamedTuple):
+    """How much ran at once.
+
+    Attributes:
+        span: from the first start to the last end.
+        serial: the sum of all pieces of work.
+        transfer: the sum of all transfers.
+        hidden: the part of `transfer` during which at least one device computed.
+    """
+
+    span: float
+    serial: float
+    transfer: float
+    hidden: float
+
+    @property
+    def concurrency(self) -> float:
+        return self.serial / self.span
+
+    @property
+    def hidden_share(self) -> float:
+        return self.hidden / self.transfer if self.transfer else 1.0
+
+
+def overlap(spans: Sequence[Span]) -> Overlap:
+    """What of the transfers ran behind computing, and how many things ran at once on average.
+
+    Example:
+        >>> found = overlap([Span(0, COMPUTE, "0", 0, 4), Span(1, TRANSFER, "0", 3, 5)])
+        >>> found.hidden_share, found.concurrency
+        (0.5, 1.2)
+    """
+    computing = merged((span.start, span.end) for span in spans if span.lane == COMPUTE)
+    transfers = [(span.start, span.end) for span in spans if span.lane == TRANSFER]
+    hidden = sum(_common(start, end, computing) for start, end in transfers)
+    return Overlap(
+        span=max(span.end for span in spans) - min(span.start for span in spans),
+        serial=sum(span.end - span.start for span in spans),
+        transfer=sum(end - start for start, end in transfers),
+        hidden=hidden,
+    )
+
+
+def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The union of intervals, as disjoint ones in order.
+
+    Example:
+        >>> merged([(4, 5), (0, 2), (1, 3)])
+        [(0, 3), (4, 5)]
+    """
+    union: list[tuple[float, float]] = []
+    for start, end in sorted(intervals):
+        if union and start <= union[-1][1]:
+            union[-1] = (union[-1][0], max(union[-1][1], end))
+        else:
+            union.append((start, end))
+    return union
+
+
+def _common(start: float, end: float, union: Sequence[tuple[float, float]]) -> float:
+    return sum(max(0.0, min(end, stop) - max(start, begin)) for begin, stop in union)

@@ -1,0 +1,113 @@
+"""The command line, as a user runs it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import cuplace
+
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = ("--size", "64", "--microbatches", "3")
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("CUPLACE_")}
+    return subprocess.run(
+        [sys.executable, "-W", "error", "-m", "cuplace", *arguments],
+        capture_output=True, text=True, check=False, cwd=ROOT, env={**kept, **environment},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("arguments", [(), ("info",)])
+def test_info_tells_version_platform_and_devices(arguments: tuple[str, ...]) -> None:
+    done = run(*arguments, CUPLACE_NUM_CPU_DEVICES="2")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith(f"cuplace   {cuplace.__version__} ")
+    assert lines[1].startswith("platform  cpu: ")
+    assert lines[2] == "devices   2: CpuDevice(id=0), CpuDevice(id=1)"
+    assert not done.stderr
+
+
+def test_info_follows_the_environment() -> None:
+    done = run(CUPLACE_PLATFORM="sim", CUPLACE_NUM_DEVICES="3")
+    assert "platform  sim: chosen by the option platform" in done.stdout
+    assert "devices   3: SimDevice(id=0), SimDevice(id=1), SimDevice(id=2)" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["cpu", "sim"])
+def test_the_demo_checks_its_result_and_draws_all_lanes(name: str) -> None:
+    done = run("demo", "--platform", name, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("Checked   the 3 results equal NumPy's") for line in lines)
+    assert sum(" compute  " in line for line in lines) == 8
+    assert sum(" transfer " in line for line in lines) == 8
+    assert any("3 of 3 microbatches done" in line for line in lines)
+    assert any(line.startswith("Overlap ") for line in lines)
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_the_demo_reaches_the_steps_that_the_order_allows() -> None:
+    done = run("demo", "--platform", "sim", "--size", "8")
+    # Four stages and eight microbatches, a step for each move and each computation: 8 steps for the first
+    # microbatch to arrive, one more for each of the seven behind it.
+    assert "took 15 steps" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--devices", "1"),
+        ("--devices", "3", "--size", "9"),
+        ("--devices", "5", "--stages", "2"),
+        ("--stages", "1"),
+        ("--stages", "20"),
+        ("--microbatches", "1"),
+        ("--size", "2"),
+    ],
+)
+def test_the_demo_runs_with_any_division(arguments: tuple[str, ...]) -> None:
+    done = run("demo", *SMALL, *arguments)
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (("demo", "--devices", "0"), 2, "argument --devices: '0' is not a whole number from 1 to 1024"),
+        (("demo", "--size", "a lot"), 2, "argument --size: 'a lot' is not a whole number from 1 to 16384"),
+        (("demo", "--microbatches", "-1"), 2, "argument --microbatches: "),
+        (("demo", "--stages", "1.5"), 2, "argument --stages: '1.5' is not a whole number from 1 to 1000"),
+        (("demo", "--size", "7"), 1, "--size 7 does not split evenly over the 2 devices of a stage"),
+        (("demo", "--platform", "abacus"), 1, "abacus"),
+        (("demo", "--colour"), 2, "unrecognized arguments: --colour"),
+        (("juggle",), 2, "invalid choice: 'juggle'"),
+    ],
+)
+def test_a_wrong_option_is_one_clear_line(arguments: tuple[str, ...], status: int, said: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == status
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not done.stdout
+
+
+def test_a_wrong_environment_is_one_clear_line() -> None:
+    done = run(CUPLACE_NUM_CPU_DEVICES="many")
+    assert done.returncode == 1
+    assert "CUPLACE_NUM_CPU_DEVICES" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m cuplace demo --size 16 | head -n 1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0
+    assert not done.stderr

@@ -1,0 +1,42 @@
+"""What README says is true: its tour prints what it shows, its commands are those that are tested."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from cuplace.runtime.config import OPTIONS
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text()
+BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SEPARATOR = "-- end of block --"
+
+
+def test_the_tour_prints_what_it_shows(tmp_path: Path) -> None:
+    blocks = BLOCK.findall(README)
+    assert [kind for kind, _ in blocks] == ["python", "text"] * (len(blocks) // 2)
+    program = tmp_path / "tour.py"
+    program.write_text(f"print({SEPARATOR!r})\n".join(code for kind, code in blocks if kind == "python"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("CUPLACE_")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(program)],
+        capture_output=True, text=True, check=False, env={**environment, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split(SEPARATOR + "\n") == [text for kind, text in blocks if kind == "text"]
+
+
+def test_ci_runs_the_test_command_of_the_readme() -> None:
+    commands = re.findall(r"^    (pip install .*)$", README, re.MULTILINE)
+    assert commands[0] == "pip install -e . && python -m cuplace demo"
+    assert f'step "{commands[1]}"' in (ROOT / ".ci" / "run").read_text()
+
+
+def test_every_option_is_in_the_table() -> None:
+    table = README.partition("## Which devices")[2].partition("\n## ")[0]
+    named = {name for row in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)}
+    assert named == set(OPTIONS)
