@@ -1,14 +1,15 @@
 """What all tests share: the fixture `platform`, which runs a test on every platform at hand.
 
 A test that takes `platform` gets it opened with eight devices and made the current one, in a fresh state;
-when the test ends, the platform must still be healthy. A test marked `order` runs on many seeds of the
-simulator.
+when the test ends, the platform must still be healthy. A test marked `order` runs on many seeds.
 """
 
 from __future__ import annotations
 
+import random
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import hypothesis
@@ -20,23 +21,34 @@ from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform, activated, open_platform
 
 NUM_DEVICES = 8
-ORDER_SEEDS = 50
-DEEP_ORDER_SEEDS = 500
+ORDER_SEEDS = {"cpu": 4, "sim": 50}
+DEEP_ORDER_SEEDS = {"cpu": 40, "sim": 500}
 
 
 class Case(NamedTuple):
-    """One way to run a test: a platform by name, and the simulator's seed."""
+    """One way to run a test: a platform by name, and a seed.
+
+    On sim the seed chooses the order of execution; on cpu seed 0 runs as users do, and the others delay what
+    workers do at random.
+    """
 
     name: str
     seed: int = 0
 
     @property
     def label(self) -> str:
-        return f"{self.name}-seed{self.seed}" if self.name == "sim" and self.seed else self.name
+        return f"{self.name}-seed{self.seed}" if self.seed else self.name
 
     def open(self) -> Platform:
-        options = {"seed": self.seed} if self.name == "sim" else {}
-        return open_platform(self.name, NUM_DEVICES, **options)
+        if self.name == "sim":
+            return open_platform("sim", NUM_DEVICES, seed=self.seed)
+        return open_platform(self.name, NUM_DEVICES, jitter=_delays(self.seed) if self.seed else None)
+
+
+def _delays(seed: int) -> Callable[[], None]:
+    """Something to call before each queued item: now and then it sleeps for up to two milliseconds."""
+    chance = random.Random(seed)
+    return lambda: time.sleep(chance.random() * 2e-3) if chance.random() < 0.3 else None
 
 
 PLATFORMS = ("cpu", "sim")
@@ -71,8 +83,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     deep = metafunc.config.getoption("--deep")
     only = metafunc.config.getoption("--platform")
     ordered = metafunc.definition.get_closest_marker("order") is not None
-    seeds = (DEEP_ORDER_SEEDS if deep else ORDER_SEEDS) if ordered else 1
-    cases = [Case(name, seed) for name in PLATFORMS for seed in range(seeds if name == "sim" else 1)]
+    seeds = (DEEP_ORDER_SEEDS if deep else ORDER_SEEDS) if ordered else dict.fromkeys(PLATFORMS, 1)
+    cases = [Case(name, seed) for name in PLATFORMS for seed in range(seeds[name])]
     cases = [case for case in cases if only in (None, case.name)]
     metafunc.parametrize("platform", cases, ids=[case.label for case in cases], indirect=True)
 
