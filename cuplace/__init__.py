@@ -18,33 +18,78 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from cuplace import errors, lax, numpy, sharding, tree
-    from cuplace._public import *  # noqa: F403
+    from cuplace._public import (
+        Array,
+        Device,
+        Mesh,
+        NamedSharding,
+        P,
+        block_until_ready,
+        config,
+        default_backend,
+        default_device,
+        device_count,
+        device_get,
+        device_put,
+        devices,
+        jit,
+        local_device_count,
+        local_devices,
+        make_mesh,
+        process_count,
+        process_index,
+        reshard,
+        set_mesh,
+        typeof,
+    )
 
 __version__ = "0.1.0"
 
-MODULES = ("errors", "lax", "numpy", "sharding", "tree")
-NAMES = (
-    "Array", "Device", "Mesh", "NamedSharding", "P", "block_until_ready", "config", "default_backend",
-    "default_device", "device_count", "device_get", "device_put", "devices", "jit", "local_device_count",
-    "local_devices", "make_mesh", "process_count", "process_index", "reshard", "set_mesh", "typeof",
-)  # fmt: skip
+__all__ = [
+    "Array",
+    "Device",
+    "Mesh",
+    "NamedSharding",
+    "P",
+    "__version__",
+    "block_until_ready",
+    "config",
+    "default_backend",
+    "default_device",
+    "device_count",
+    "device_get",
+    "device_put",
+    "devices",
+    "errors",
+    "jit",
+    "lax",
+    "local_device_count",
+    "local_devices",
+    "make_mesh",
+    "numpy",
+    "process_count",
+    "process_index",
+    "reshard",
+    "set_mesh",
+    "sharding",
+    "tree",
+    "typeof",
+]
 
-__all__ = ["__version__", *MODULES, *NAMES]  # noqa: PLE0604
+_MODULES = ("errors", "lax", "numpy", "sharding", "tree")
 
 
 def __getattr__(name: str) -> object:
     """The public name `name`, loaded at its first use.
 
     Raises:
-        AttributeError: cuplace has no such name; the text says whether it will have it, and what to use instead.
+        AttributeError: there is no such name; the text says whether it is planned, and what to use instead.
     """
-    if name in MODULES:
+    if name in _MODULES:
         return import_module(f"cuplace.{name}")
-    if name in NAMES:
+    if name in __all__:
         value = globals()[name] = getattr(import_module("cuplace._public"), name)
         return value
-    if name.startswith("_"):
-        raise AttributeError(f"module 'cuplace' has no attribute {name!r}")
     raise import_module("cuplace._absent").absent_name(name)
 
 

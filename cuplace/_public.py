@@ -1,7 +1,7 @@
 """The names of `cuplace`, each from the module that owns it.
 
-Loading this module loads every floor; in particular it gives arrays their operators and methods, which are staged
-like everything else that computes.
+Loading this module loads every floor; in particular it gives arrays their operators and methods, which are
+staged like everything else that computes.
 """
 
 from __future__ import annotations
