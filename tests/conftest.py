@@ -78,7 +78,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "platform" not in metafunc.fixturenames:
+    chosen = any("platform" in mark.args[0] for mark in metafunc.definition.iter_markers("parametrize"))
+    if "platform" not in metafunc.fixturenames or chosen:
         return
     deep = metafunc.config.getoption("--deep")
     only = metafunc.config.getoption("--platform")
@@ -101,7 +102,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @pytest.fixture
 def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     """A platform of eight devices, made the current one; checked for health when the test ends."""
-    case: Case = request.param
+    case: Case = request.param if isinstance(request.param, Case) else Case(request.param)
     request.node.user_properties.append(("platform", case.name))
     saved = dict(config.__dict__)
     opened = case.open()
