@@ -7,7 +7,8 @@ staged like everything else that computes.
 from __future__ import annotations
 
 from cuplace.array.array import Array
-from cuplace.array.put import block_until_ready, device_get, device_put, reshard
+from cuplace.array.put import block_until_ready, device_get, device_put
+from cuplace.array.reshard import reshard
 from cuplace.array.type import typeof
 from cuplace.placement.mesh import Mesh
 from cuplace.placement.sharding import NamedSharding

@@ -1,0 +1,149 @@
+"""Arrays as NumPy arrays, Python numbers, DLPack capsules and pickles: all that reads values on the host."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cuplace.array.deletion import deleted_error
+from cuplace.errors import (
+    DLPackShardingError,
+    IndexConversionError,
+    ScalarConversionError,
+    StreamArgumentError,
+    TruthValueError,
+)
+from cuplace.runtime.caller import caller
+from cuplace.transfer.execute import gather_to_host, upload
+
+if TYPE_CHECKING:
+    from cuplace.array.array import Array
+    from cuplace.placement.sharding import Sharding
+
+_DLPACK_CPU = 1
+
+
+def host_value(array: Array) -> np.ndarray:
+    """The values as a read-only NumPy array, the same object at each call; waits for them.
+
+    Raises:
+        DeletedArrayError: a RuntimeError, where the array has been deleted.
+    """
+    buffers = array._buffers
+    if not buffers:
+        raise deleted_error(array)
+    host = array._host
+    if host is None:
+        type = array._key.type
+        host = array._host = gather_to_host(buffers, array._key.sharding, type.shape, type.dtype)
+    return host
+
+
+def to_numpy(array: Array, dtype: Any, copy: bool | None) -> np.ndarray:
+    """What `numpy.asarray(array, dtype, copy=copy)` gives: the cached values, or a writable copy where one is due.
+
+    Raises:
+        ValueError: NumPy's, where a copy is due and ``copy=False``.
+    """
+    host = host_value(array)
+    if copy:
+        return np.array(host, dtype=dtype)
+    return host if dtype is None else np.asarray(host, dtype=dtype, copy=copy)
+
+
+def scalar(array: Array) -> Any:
+    """The value of a 0-d array as a Python number. Raises ScalarConversionError for other arrays."""
+    if array._key.type.shape:
+        raise ScalarConversionError(array.ndim)
+    return host_value(array).item()
+
+
+def index(array: Array) -> int:
+    """The value of a 0-d integer array. Raises IndexConversionError for other arrays."""
+    type = array._key.type
+    if type.shape or type.dtype.kind not in "iu":
+        raise IndexConversionError()
+    return operator.index(host_value(array).item())
+
+
+def truth(array: Array) -> bool:
+    """The truth of the only element. Raises TruthValueError where there is not exactly one."""
+    size = array._key.type.size
+    if size != 1:
+        raise TruthValueError(size)
+    return bool(host_value(array).item())
+
+
+def rows(array: Array) -> Iterator[Array]:
+    """The elements along the first dimension: where each device holds the whole array they are indexed there,
+    else they are new uncommitted arrays, as in JAX."""
+    if array._key.sharding.is_fully_replicated:
+        array._live()
+        return (array[i] for i in range(len(array)))  # type: ignore[index]  # attached by the staging floor
+    from cuplace.array.put import device_put
+
+    return map(device_put, host_value(array))
+
+
+def to_device(array: Array, device: Any, stream: None) -> Array:
+    """`device_put` of one array. Raises StreamArgumentError where `stream` is not None."""
+    if stream is not None:
+        raise StreamArgumentError()
+    from cuplace.array.put import device_put
+
+    moved: Array = device_put(array, device)
+    return moved
+
+
+def to_dlpack(
+    array: Array,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """A DLPack capsule of the values in host memory.
+
+    A consumer that knows DLPack 1.0 gets a read-only view where the host reads the device's memory in place. For
+    older ones, which cannot be told that memory is read-only, the values are copied.
+
+    Raises:
+        BufferError: the array lies on several devices, or a copy is due and ``copy=False``.
+    """
+    dlpack_device(array)
+    host = host_value(array)
+    understands_read_only = max_version is not None and max_version[0] >= 1
+    if copy is None and not understands_read_only:
+        host = np.array(host)
+    return host.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
+
+
+def dlpack_device(array: Array) -> tuple[int, int]:
+    """DLPack's name of where the capsule's memory is. Raises DLPackShardingError for several devices."""
+    devices = array._key.sharding.num_devices
+    if devices > 1:
+        raise DLPackShardingError(devices)
+    array._live()
+    return _DLPACK_CPU, 0
+
+
+def pickled(array: Array) -> tuple[np.ndarray, bool, Sharding | None]:
+    """What `unpickle` needs: values, weakness, and the place of a committed array."""
+    return host_value(array), array.weak_type, array.sharding if array.committed else None
+
+
+def unpickle(values: np.ndarray, weak_type: bool, sharding: Sharding | None) -> Array:
+    """An array placed as it was when it was pickled; an uncommitted one goes to the default device.
+
+    Where devices are missing, unpickling raises AbsentDeviceError, a RuntimeError, before this is called.
+    """
+    from cuplace.array.array import Array
+    from cuplace.array.route import host_key
+
+    key = host_key(values.shape, values.dtype, weak_type, sharding)
+    line = caller()
+    return Array._make(upload(values, key.sharding, line), key, line)

@@ -1,0 +1,184 @@
+"""device_put and its kin: placing values from the host, moving arrays, getting values back, waiting for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cuplace.array.array import Array
+from cuplace.array.deletion import deleted_error
+from cuplace.array.donation import check_sole_owner
+from cuplace.array.dtypes import narrow
+from cuplace.array.host import read_host_value
+from cuplace.array.key import OperandKey
+from cuplace.array.pytree import broadcast_prefix, flatten, map_leaves, unflatten
+from cuplace.array.route import Route, host_key, route
+from cuplace.errors import DonateAliasError, DonateFlagError, InvalidTargetError, SpecWithoutMeshError
+from cuplace.placement.sharding import NamedSharding, Sharding, SingleDeviceSharding
+from cuplace.placement.spec import PartitionSpec
+from cuplace.runtime.caller import Line, caller
+from cuplace.runtime.context import context_mesh
+from cuplace.runtime.device import Device
+from cuplace.transfer.execute import move, upload
+
+_PLACES = frozenset({NamedSharding, SingleDeviceSharding, Device})
+
+staged_put: Callable[[Any, Sharding | Device | None, bool | str], Any] | None = None
+"""``staged_put(tracer, target, donate)`` stands for `device_put` of a value that is being traced.
+
+The staging floor sets it. The target is one that `device_put` accepted, a bare PartitionSpec already read on the
+context mesh.
+"""
+
+
+def device_put(
+    x: Any, device: Any = None, *, src: Any = None, donate: bool | str | Any = False, may_alias: Any = None
+) -> Any:
+    """`x` placed on a device or over the devices of a sharding. Never waits for device work.
+
+    Args:
+        x: an array, a NumPy array, a number, or a pytree of these.
+        device: where to: a Sharding, a Device, a PartitionSpec (read on the mesh that `set_mesh` set), None, or a
+            pytree of these that is a prefix of `x`. The result is committed there. Without a target an array comes
+            back as it is, and a value from the host becomes an uncommitted array on the default device.
+        src: accepted for JAX's sake, and ignored.
+        donate: consume the arrays in `x`: they are deleted at once, and their memory is reused or freed as soon as
+            the moves are done. With ``'strict'`` an error tells what else holds the memory, before anything
+            changes. Values from the host are not affected. May be a pytree prefix of `x`.
+        may_alias: False forces new memory where the data is in place already; a pytree prefix of `x`.
+
+    Returns:
+        An array, or a pytree of arrays like `x`. A value from the host is taken as of the call.
+
+    Raises:
+        InvalidTargetError, SpecWithoutMeshError, TreePrefixError: ValueErrors, for a bad target.
+        RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
+        NotAnArrayError, InvalidValueError, DtypeError: TypeErrors, for what cannot become an array.
+        MaskedArrayError, DonateAliasError, DonateFlagError, ForeignPlatformError: ValueErrors.
+        IntegerRangeError: an OverflowError, for integers that 32 bits do not hold.
+        DeletedArrayError, StrictDonationError: RuntimeErrors.
+        All leaves are checked before anything is moved.
+
+    >>> import numpy as np, cuplace
+    >>> x = cuplace.device_put(np.arange(3.0, dtype="float32"), cuplace.devices()[0])
+    >>> x, x.committed
+    (Array([0., 1., 2.], dtype=float32), True)
+    """
+    if donate is False and may_alias is None:
+        kind = type(x)
+        if kind is Array:
+            if type(device) in _PLACES:
+                return _carry_out(x, route(x._key, device), caller())
+        elif kind is np.ndarray and type(device) in _PLACES:
+            values = narrow(x)
+            return _upload(values, host_key(values.shape, values.dtype, False, device), caller())
+    return _put_tree(x, device, donate, may_alias)
+
+
+def device_get(x: Any) -> Any:
+    """The pytree `x` with each array in it as a read-only NumPy array; waits for them. Other leaves stay as they are.
+
+    Raises:
+        DeletedArrayError: a RuntimeError, for an array that has been deleted.
+
+    >>> import cuplace
+    >>> cuplace.device_get({"a": cuplace.device_put(1.5), "b": "text"})
+    {'a': array(1.5, dtype=float32), 'b': 'text'}
+    """
+    return map_leaves(lambda leaf: leaf._value if type(leaf) is Array else leaf, x)
+
+
+def block_until_ready(x: Any) -> Any:
+    """Wait until the values of all arrays in the pytree `x` are there; `x` itself. Other leaves are passed over.
+
+    Raises:
+        The original error of the work that should have made the values.
+    """
+    for leaf in flatten(x)[0]:
+        if type(leaf) is Array:
+            leaf.block_until_ready()
+    return x
+
+
+def _put_tree(x: Any, device: Any, donate: Any, may_alias: Any) -> Any:
+    leaves, structure = flatten(x)
+    targets = broadcast_prefix("device_put device", device, x, len(leaves))
+    donates = broadcast_prefix("device_put donate", donate, x, len(leaves))
+    aliases = broadcast_prefix("device_put may_alias", may_alias, x, len(leaves))
+    puts = [_prepared(*one) for one in zip(leaves, targets, donates, aliases, strict=True)]
+    line = caller()
+    results = [put.run(line) for put in puts]
+    for put in puts:
+        if put.donate and type(put.value) is Array:
+            put.value._consume("donated", line)
+    return unflatten(structure, results)
+
+
+@dataclass(frozen=True, slots=True)
+class _Put:
+    """One leaf, checked, and what will be done with it: a route for arrays, a key for values from the host."""
+
+    value: Any
+    how: Route | OperandKey | Sharding | Device | None
+    donate: bool | str
+
+    def run(self, line: Line | None) -> Any:
+        value, how = self.value, self.how
+        if isinstance(how, Route):
+            if self.donate and how.plan is None:
+                return Array._make(list(value._live()), how.key, line)
+            return _carry_out(value, how, line)
+        if isinstance(how, OperandKey):
+            return _upload(value, how, line)
+        assert staged_put is not None
+        return staged_put(value, how, self.donate)
+
+
+def _prepared(value: Any, target: Any, donate: Any, may_alias: Any) -> _Put:
+    if donate not in (True, False, "strict"):
+        raise DonateFlagError(donate)
+    if donate and may_alias:
+        raise DonateAliasError()
+    place = read_target(target)
+    if type(value) is Array:
+        value._live()
+        if donate == "strict":
+            check_sole_owner(value)
+        found = Route(value._key, None, True) if place is None else route(value._key, place, may_alias)
+        return _Put(value, found, donate)
+    if getattr(type(value), "_is_tracer", False):
+        return _Put(value, place, donate)
+    values, weak_type = read_host_value(value)
+    return _Put(values, host_key(values.shape, values.dtype, weak_type, place), donate)
+
+
+def read_target(target: Any) -> Sharding | Device | None:
+    """A target of `device_put` with bare specs read on the context mesh.
+
+    Raises:
+        InvalidTargetError, SpecWithoutMeshError: ValueErrors.
+    """
+    if target is None or isinstance(target, Sharding | Device):
+        return target
+    if isinstance(target, PartitionSpec):
+        mesh = context_mesh()
+        if mesh is None:
+            raise SpecWithoutMeshError(target, "device_put")
+        return NamedSharding(mesh, target)
+    raise InvalidTargetError(target)
+
+
+def _carry_out(array: Array, how: Route, line: Line | None) -> Array:
+    buffers = array._buffers
+    if not buffers:
+        raise deleted_error(array)
+    if how.plan is not None:
+        return Array._make(move(buffers, how.plan, line), how.key, line)
+    return array if how.is_same else array._alias(how.key, line)
+
+
+def _upload(values: np.ndarray, key: OperandKey, line: Line | None) -> Array:
+    return Array._make(upload(values, key.sharding, line), key, line)

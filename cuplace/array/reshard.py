@@ -1,0 +1,113 @@
+"""reshard: another layout over the same devices in the same order, as types with Explicit axes see it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from cuplace.array.array import Array
+from cuplace.array.host import read_host_value
+from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
+from cuplace.array.route import check_fit, host_key, route
+from cuplace.errors import (
+    IncompatibleDevicesError,
+    ReshardAutoAxisError,
+    ReshardNothingError,
+    ReshardTargetError,
+    SpecWithoutMeshError,
+)
+from cuplace.placement.axes import AxisType
+from cuplace.placement.sharding import NamedSharding
+from cuplace.placement.spec import PartitionSpec
+from cuplace.runtime.caller import Line, caller
+from cuplace.runtime.context import context_mesh
+from cuplace.transfer.execute import move, upload
+
+staged_reshard: Callable[[Any, NamedSharding], Any] | None = None
+"""``staged_reshard(tracer, sharding)`` stands for `reshard` of a value that is being traced; set by staging."""
+
+
+def reshard(x: Any, out_shardings: Any) -> Any:
+    """`x` laid out anew over the devices it is committed to; committed to the new layout. Never waits for devices.
+
+    Args:
+        x: an array, a NumPy array, a number, or a pytree of these. What is uncommitted is placed on the mesh.
+        out_shardings: a NamedSharding over the same devices in the same order, a PartitionSpec (read on the mesh
+            that `set_mesh` set), or a pytree of these that is a prefix of `x`.
+
+    Raises:
+        IncompatibleDevicesError: a ValueError, for other devices or another order; `device_put` moves there.
+        ReshardTargetError: a TypeError, for a Device or another sharding than a NamedSharding.
+        ReshardNothingError, ReshardAutoAxisError, SpecWithoutMeshError, TreePrefixError, RankError,
+        IndivisibleError: ValueErrors.
+        and what `device_put` raises for a value that cannot become an array.
+
+    >>> import numpy as np, cuplace
+    >>> mesh = cuplace.make_mesh((1,), ("x",))
+    >>> cuplace.reshard(np.zeros((2, 2), "float32"), cuplace.NamedSharding(mesh, cuplace.P("x"))).sharding.spec
+    P('x', None)
+    """
+    leaves, structure = flatten(x)
+    targets = broadcast_prefix("reshard out_shardings", out_shardings, x, len(leaves))
+    steps = [_prepared(leaf, _read(target)) for leaf, target in zip(leaves, targets, strict=True)]
+    line = caller()
+    return unflatten(structure, [step(line) for step in steps])
+
+
+def _read(target: Any) -> NamedSharding:
+    if target is None:
+        raise ReshardNothingError()
+    if isinstance(target, PartitionSpec):
+        mesh = context_mesh()
+        if mesh is None:
+            raise SpecWithoutMeshError(target, "reshard")
+        target = NamedSharding(mesh, target)
+    if not isinstance(target, NamedSharding):
+        raise ReshardTargetError(target)
+    types = dict(zip(target.mesh.axis_names, target.mesh.axis_types, strict=True))
+    for axis in target.spec.axes:
+        if types[axis] is not AxisType.Explicit:
+            raise ReshardAutoAxisError(target.spec, axis, types[axis])
+    return target
+
+
+def _prepared(value: Any, target: NamedSharding) -> Callable[[Line | None], Any]:
+    """Check one leaf; what is returned lays it out anew."""
+    if getattr(type(value), "_is_tracer", False):
+        assert staged_reshard is not None
+        stage = staged_reshard
+        return lambda line: stage(value, target)
+    if type(value) is not Array:
+        values, weak_type = read_host_value(value)
+        sharding = _full_rank(target, values.shape)
+        key = host_key(values.shape, values.dtype, weak_type, sharding)
+        return lambda line: Array._make(upload(values, sharding, line), key, line)
+    buffers = value._live()
+    sharding = _full_rank(target, value.shape)
+    if value.committed and value.sharding.flat_devices != sharding.flat_devices:
+        raise IncompatibleDevicesError(_incompatible_text(value, sharding))
+    found = route(value._key, sharding)
+    plan = found.plan
+    if plan is None:
+        return lambda line: value._alias(found.key, line)
+    return lambda line: Array._make(move(buffers, plan, line), found.key, line)
+
+
+def _full_rank(target: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
+    check_fit(target, shape)
+    return NamedSharding(target.mesh, target.spec.padded(len(shape)), target.memory_kind)
+
+
+def _incompatible_text(array: Array, target: NamedSharding) -> str:
+    old = array.sharding
+    platform = target.flat_devices[0].platform.upper()
+    committed = "" if array._origin is None else f"\nThe array was committed at {array._origin}."
+    if sorted(old.flat_ids) == sorted(target.flat_ids):
+        committed += "\nOnly the order of the devices differs, which is a move of every element."
+    return (
+        f"Received incompatible devices for jitted computation. Got argument args[0] of reshard with shape "
+        f"{array.aval} and with device ids {list(old.flat_ids)} on platform "
+        f"{old.flat_devices[0].platform.upper()} and jit's context mesh with device ids {list(target.flat_ids)} "
+        f"on platform {platform}{committed}\n"
+        f"reshard changes the layout over the same devices. To move the array write device_put(x, {target})."
+    )
