@@ -318,15 +318,13 @@ class MaskedArrayError(ValueError):
 
 
 class InvalidValueError(TypeError):
-    """Something that cannot become an array stands where an array is expected."""
+    """Something that has no dtype, and is no number, stands where an array is expected."""
 
     def __init__(self, value: object) -> None:
-        kind = type(value)
-        if isinstance(value, str):
-            text = f"Argument '{value}' of type {kind} is not a valid JAX type"
-        else:
-            text = f"Cannot interpret value of type {kind} as an abstract array; it does not have a dtype attribute"
-        super().__init__(f"{text}\nGive an array, a number, or a pytree of these; numpy.asarray() makes one of most things.")
+        super().__init__(
+            f"Cannot interpret value of type {type(value)} as an abstract array; it does not have a dtype attribute\n"
+            "Give an array, a number, or a pytree of these; numpy.asarray(x) makes an array of most things."
+        )
 
 
 class DonateAliasError(ValueError):
@@ -346,7 +344,7 @@ class DonateFlagError(ValueError):
         super().__init__(f"donate must be True, False or 'strict' (or a pytree prefix of these). Got {flag!r}")
 
 
-class DonationError(RuntimeError):
+class StrictDonationError(RuntimeError):
     """``donate='strict'``: the memory of the input cannot be reused or freed, since something else holds it."""
 
     def __init__(self, type_text: str, reasons: list[str]) -> None:
@@ -396,10 +394,6 @@ class ReshardAutoAxisError(ValueError):
             f"Got PartitionSpec: {spec} with axis name: {axis} of type: AxisType.{axis_type!r}.\n"
             "Make the mesh with axis_types=AxisType.Explicit, or move the array with device_put."
         )
-
-
-class IncompatibleDevicesError(ValueError):
-    """Values that one computation combines are committed to different devices, or to another order of them."""
 
 
 class ScalarConversionError(TypeError):
@@ -537,3 +531,86 @@ class MeshMismatchError(ValueError):
 
 class MemorySpaceError(ValueError):
     """Operands of one operation lie in different memory spaces."""
+
+
+# --- staging -----------------------------------------------------------------------------------------------
+
+
+class IncompatibleDevicesError(ValueError):
+    """Arrays committed to different devices, or to the same in another order, meet in one computation."""
+
+
+class ContextMeshError(ValueError):
+    """An operand lives on another mesh than the one that set_mesh chose."""
+
+
+class ConcretizationTypeError(TypeError):
+    """The data of a traced value was asked for; while a function is traced there are only types."""
+
+
+class TracerBoolConversionError(ConcretizationTypeError):
+    """A traced value was used as a condition of Python."""
+
+
+class TracerIntegerConversionError(TypeError):
+    """A traced value was used as a Python integer: an index, a size, an argument of range."""
+
+
+class TracerArrayConversionError(TypeError):
+    """A traced value was given to NumPy."""
+
+
+class UnexpectedTracerError(TypeError):
+    """A traced value was used after, or outside of, the trace of its function."""
+
+
+class StaticArgumentError(ValueError):
+    """A static argument of a jitted function is not hashable, or a static or donated name does not exist."""
+
+
+class ArgumentTypeError(TypeError):
+    """A jitted function was called with, or returned, something that is not an array or a number."""
+
+
+class NotCallableError(TypeError):
+    """Something that is not a function was to be jitted."""
+
+
+class ShardingPrefixError(ValueError):
+    """in_shardings or out_shardings do not fit the structure of the arguments or results."""
+
+
+class ShardingLeafError(TypeError):
+    """in_shardings or out_shardings hold something that is not a sharding, a PartitionSpec or None."""
+
+
+class ArgumentShardingError(ValueError):
+    """A sharding in in_shardings or out_shardings does not fit an argument or a result."""
+
+
+class NoContextMeshError(RuntimeError):
+    """A bare PartitionSpec was given to jit without a mesh in the context to read it on."""
+
+
+class DonationError(RuntimeError):
+    """A donated array is used a second time in the same call."""
+
+
+class CarryTypeError(TypeError):
+    """The body of a loop returns a carry of another type than it takes."""
+
+
+class LoopError(ValueError):
+    """A loop was given no length, or lengths that differ."""
+
+
+class LoopTypeError(TypeError):
+    """The body of a loop does not return a pair, or a loop was given something that is no array."""
+
+
+class EmptyReductionError(ValueError):
+    """A maximum, or its position, was asked of no elements."""
+
+
+class StackError(ValueError):
+    """Arrays of different shapes cannot be stacked."""

@@ -193,7 +193,7 @@ def resolve(
 def _by_factors(call: Call) -> Resolution:
     chosen = {factor: _agreed(call, factor) for factor in _all_factors(call.factors)}
     kept, restored = _by_kind(call, chosen)
-    _divide(call, kept)
+    _divide(call, kept, restored)
     _adopt_requested(call, kept)
     _separate(call, kept, restored)
     return _resolution(call, kept, restored)
@@ -265,18 +265,24 @@ def _sizes(call: Call, factor: Factor) -> list[int]:
     ]
 
 
-def _divide(call: Call, kept: dict[Factor, Axes]) -> None:
+def _out_sizes(call: Call, factor: Factor) -> list[int]:
+    return [size for size, label in zip(call.out.shape, call.factors.out, strict=True) if label == factor]
+
+
+def _divide(call: Call, kept: dict[Factor, Axes], restored: dict[Factor, Axes]) -> None:
     """Give up axes that do not divide all dimensions of their factor into equal pieces."""
-    for factor, axes in kept.items():
-        fitting = _fitting(call, factor, axes)
-        if fitting != axes and call.strict and call.explicit(axes):
-            raise _not_whole(call, factor)
-        kept[factor] = fitting
+    for axes_of in (kept, restored):
+        for factor, axes in axes_of.items():
+            fitting = _fitting(call, factor, axes)
+            if fitting != axes and call.strict and call.explicit(axes):
+                raise _not_whole(call, factor)
+            axes_of[factor] = fitting
 
 
 def _fitting(call: Call, factor: Factor, axes: Axes) -> Axes:
-    """The longest beginning of ``axes`` that divides every dimension of a factor."""
-    sizes = _sizes(call, factor)
+    """The longest beginning of ``axes`` that divides every dimension of a factor (of restored ones, the result's)."""
+    restored = call.factors.kind(factor) is Kind.RESTORE
+    sizes = _out_sizes(call, factor) if restored else _sizes(call, factor)
     while axes and any(size % call.pieces(axes) for size in sizes):
         axes = axes[:-1]
     return axes

@@ -1,0 +1,200 @@
+"""``GETITEM`` and ``TAKE``: parts of an array, by static indices or by an array of positions."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+from cuplace import errors
+from cuplace.array.type import ArrayType
+from cuplace.ops.factors import Factors, Kind, Labels, Problem, Rule
+from cuplace.ops.op import Op, OutType, Params
+
+Shape = tuple[int, ...]
+
+
+class Span(NamedTuple):
+    """A slice in normal form. ``length`` is the number of elements it picks; FULL and REVERSED pick all of them,
+    whatever the size, so that they mean the same for a shard."""
+
+    start: int | None
+    stop: int | None
+    step: int | None
+
+    def slice(self) -> slice:
+        return slice(*self)
+
+
+FULL = Span(None, None, None)
+REVERSED = Span(None, None, -1)
+
+Item = int | Span | None
+Index = tuple[Item, ...]
+
+
+def normalize_index(index: Any, shape: Shape) -> Index:
+    """An index of integers, slices, None and one Ellipsis, with one item a dimension and all integers from the front.
+
+    >>> normalize_index((..., -1), (4, 8))
+    (Span(start=None, stop=None, step=None), 7)
+
+    Raises:
+        ArrayIndexError: an IndexError: an integer is out of range, or there are too many items.
+        IndexTypeError: a TypeError: an item of another type.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    if sum(item is Ellipsis for item in items) > 1:
+        raise errors.ArrayIndexError("an index can only have a single ellipsis ('...')")
+    taken = sum(item is not None and item is not Ellipsis for item in items)
+    if taken > len(shape):
+        raise errors.ArrayIndexError(
+            f"too many indices for array: array is {len(shape)}-dimensional, but {taken} were indexed"
+        )
+    if Ellipsis not in [item if item is Ellipsis else None for item in items]:
+        items = (*items, Ellipsis)
+    found: list[Item] = []
+    dim = 0
+    for item in items:
+        if item is None:
+            found.append(None)
+        elif item is Ellipsis:
+            found += [FULL] * (len(shape) - taken)
+            dim += len(shape) - taken
+        else:
+            found.append(_item(item, dim, shape[dim]))
+            dim += 1
+    return tuple(found)
+
+
+def _item(item: Any, dim: int, size: int) -> Item:
+    if isinstance(item, slice):
+        return _span(item, size)
+    if isinstance(item, bool) or not hasattr(item, "__index__"):
+        raise errors.IndexTypeError(
+            f"Indexer must have integer or boolean type, got indexer with type {type(item).__name__} at position "
+            f"{dim}, indexer value {item!r}"
+        )
+    position = operator.index(item)
+    if not -size <= position < size:
+        raise errors.ArrayIndexError(f"index {position} is out of bounds for axis {dim} with size {size}")
+    return position % size
+
+
+def _span(item: slice, size: int) -> Span:
+    try:
+        start, stop, step = item.indices(size)
+    except TypeError:
+        raise errors.IndexTypeError(
+            f"Slice entries must be static integers or None, got {item}.\n"
+            "The shape of a result cannot depend on traced values."
+        ) from None
+    length = len(range(start, stop, step))
+    if length == size and step == 1:
+        return FULL
+    if length == size and step == -1 and size > 1:
+        return REVERSED
+    if length == 0:
+        return Span(0, 0, 1)
+    return Span(start, stop if stop >= 0 else None, step)
+
+
+def _length(span: Span, size: int) -> int:
+    return len(range(*span.slice().indices(size)))
+
+
+def _infer(types: tuple[ArrayType, ...], params: Params) -> OutType:
+    (x,) = types
+    sizes = iter(x.shape)
+    shape = []
+    for item in params["index"]:
+        if item is None:
+            shape.append(1)
+            continue
+        size = next(sizes)
+        if isinstance(item, Span):
+            shape.append(_length(item, size))
+    return OutType(tuple(shape), x.dtype, x.weak_type)
+
+
+def _factors(types: tuple[ArrayType, ...], params: Params) -> Factors:
+    labels = tuple(range(types[0].ndim))
+    dims = iter(labels)
+    out: list[int | None] = []
+    kinds: dict[Any, Kind] = {}
+    for item in params["index"]:
+        if item is None:
+            out.append(None)
+            continue
+        dim = next(dims)
+        if item == FULL:
+            out.append(dim)
+        elif item == REVERSED:
+            out.append(dim)
+            kinds[dim] = Kind.RESTORE
+        else:
+            kinds[dim] = Kind.WHOLE
+            out += [None] * isinstance(item, Span)
+    return Factors((labels,), tuple(out), kinds)
+
+
+def _touched_text(problem: Problem) -> str:
+    return _gather_text(problem.types[0], _indices_type(problem))
+
+
+def _gather_text(operand: ArrayType, indices: str) -> str:
+    return (
+        "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec for the gather indexing as out sharding "
+        "could not be resolved unambiguously (or would require collectives on inputs). "
+        f"Got operand={operand!r}, indices={indices}\n"
+        "In cuplace: gather the dimension first with reshard(x, P(...)), then index."
+    )
+
+
+def _indices_type(problem: Problem) -> str:
+    """The type that JAX shows for static indices: one column an indexed dimension, one row an element of a stride."""
+    items = [item for item in problem.params["index"] if item is not None]
+    touched = [(item, n) for item, n in zip(items, problem.types[0].shape, strict=True) if item != FULL]
+    strided = [(item, n) for item, n in touched if isinstance(item, Span) and item.step != 1]
+    rows = "".join(f"{_length(item, n)}," for item, n in strided)
+    return f"ShapedArray(int32[{rows}{len(touched)}])"
+
+
+def _compute(xp: Any, x: Any, *, index: Index) -> Any:
+    return x[tuple([item.slice() if isinstance(item, Span) else item for item in index])]
+
+
+GETITEM = Op("gather", _infer, Rule(_factors, whole=_touched_text), _compute, view=True)
+"""Params: ``index`` (an `Index`). Only dimensions that are taken whole may be sharded."""
+
+
+# --- positions given by an array ---------------------------------------------------------------------------
+
+
+def _take_infer(types: tuple[ArrayType, ...], params: Params) -> OutType:
+    x, indices = types
+    axis = params["axis"]
+    return OutType(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype, x.weak_type)
+
+
+def _take_factors(types: tuple[ArrayType, ...], params: Params) -> Factors:
+    x, indices = types
+    axis = params["axis"]
+    mine: Labels = tuple([("x", i) for i in range(x.ndim)])
+    theirs: Labels = tuple([("indices", i) for i in range(indices.ndim)])
+    kinds = {("x", axis): Kind.WHOLE} | dict.fromkeys(theirs, Kind.WHOLE)
+    return Factors((mine, theirs), mine[:axis] + theirs + mine[axis + 1 :], kinds)
+
+
+def _take_text(problem: Problem) -> str:
+    return _gather_text(problem.types[0], repr(problem.types[1]))
+
+
+def _take(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
+    size = x.shape[axis]
+    wrapped = xp.where(indices < 0, indices + size, indices)
+    return xp.take(x, xp.clip(wrapped, 0, max(size - 1, 0)), axis=axis)
+
+
+TAKE = Op("gather", _take_infer, Rule(_take_factors, whole=_take_text), _take)
+"""Operands: an array and an integer array of positions. Params: ``axis``. Positions may count from the end; those out
+of range are clamped, as in JAX, since they are not known when the operation is called."""
