@@ -91,11 +91,11 @@ class NotAMeshError(TypeError):
     """A sharding was asked for on something that is not a mesh."""
 
 
-class SpecTypeError(TypeError):
+class NotASpecError(TypeError):
     """A sharding was asked for with a spec that is not a PartitionSpec."""
 
 
-class ShardingTypeArgumentError(TypeError):
+class NotAShardingError(TypeError):
     """Something that is not a sharding was compared with one."""
 
 
@@ -568,7 +568,7 @@ class StaticArgumentError(ValueError):
     """A static argument of a jitted function is not hashable, or a static or donated name does not exist."""
 
 
-class ArgumentTypeError(TypeError):
+class TracedValueError(TypeError):
     """A jitted function was called with, or returned, something that is not an array or a number."""
 
 

@@ -101,8 +101,7 @@ class AbstractMesh(NamedAxes):
 
     def _no(self, name: str) -> NoReturn:
         raise AbstractMeshError(
-            f"AbstractMesh does not implement {name}\n"
-            "It has no devices; use a Mesh, as cuplace.make_mesh() makes it."
+            f"AbstractMesh does not implement {name}\nIt has no devices; use a Mesh, as cuplace.make_mesh() makes it."
         )
 
     def __repr__(self) -> str:

@@ -155,8 +155,7 @@ def checked_types(axis_types: Any, names: tuple[str, ...], default: AxisType) ->
         )
     if len(types) != len(names):
         raise AxisTypesError(
-            "Number of axis names should match the number of axis_types. "
-            f"Got axis_names={names} and axis_types={types}"
+            f"Number of axis names should match the number of axis_types. Got axis_names={names} and axis_types={types}"
         )
     return types
 
@@ -177,8 +176,7 @@ def checked_sizes(axis_sizes: Any) -> tuple[int, ...]:
     sizes = tuple([_checked_size(size, given) for size in given])
     if any(size < 1 for size in sizes):
         raise AxisSizeError(
-            f"The axis sizes of a mesh must be 1 or more. Got {sizes}.\n"
-            "There is no wildcard size: write each size out."
+            f"The axis sizes of a mesh must be 1 or more. Got {sizes}.\nThere is no wildcard size: write each size out."
         )
     return sizes
 

@@ -6,11 +6,15 @@ on the mesh that is part of their type, then on the devices and their order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeVar
 
 from cuplace.placement.abstract_mesh import AbstractMesh
 from cuplace.placement.sharding import Sharding
+
+T = TypeVar("T")
+
+Reason = Literal["devices", "mesh"]
 
 Operand = tuple[Sharding, bool]
 """The sharding of an operand, and whether the operand is committed to it."""
@@ -25,7 +29,7 @@ class Conflict(NamedTuple):
 
     first: int
     second: int
-    reason: Literal["devices", "mesh"]
+    reason: Reason
 
 
 def governing(operands: Sequence[Operand]) -> int | Conflict | None:
@@ -34,16 +38,24 @@ def governing(operands: Sequence[Operand]) -> int | Conflict | None:
     That is the first committed operand on a mesh with named axes, else the first committed on a mesh, else the first
     committed on a single device; None where no operand is committed. Conflicts of meshes are found before
     conflicts of devices, and each names the first pair.
+
+    >>> from cuplace.placement.sharding import AbstractMesh, NamedSharding, PartitionSpec
+    >>> rows = NamedSharding(AbstractMesh((8,), ('x',)), PartitionSpec('x'))
+    >>> columns = NamedSharding(AbstractMesh((8,), ('y',)), PartitionSpec('y'))
+    >>> governing([(rows, False), (columns, True)])
+    1
+    >>> governing([(rows, True), (columns, True)])
+    Conflict(first=0, second=1, reason='mesh')
     """
-    committed = [place for place, (_, is_committed) in enumerate(operands) if is_committed]
+    committed = {place: sharding for place, (sharding, is_committed) in enumerate(operands) if is_committed}
     if not committed:
         return None
-    shardings = {place: operands[place][0] for place in committed}
-    meshes = {place: _mesh_in_type(sharding) for place, sharding in shardings.items()}
-    conflict = _mesh_conflict(meshes) or _device_conflict(shardings)
+    # To agree is transitive: whoever disagrees with any operand disagrees with the first.
+    named = {place: mesh for place, sharding in committed.items() if (mesh := _mesh_in_type(sharding))}
+    conflict = _disagreement(named, _same_mesh, "mesh") or _disagreement(committed, _same_devices, "devices")
     if conflict is not None:
         return conflict
-    return min(committed, key=lambda place: (meshes[place] is None, shardings[place].mesh_or_none is None))
+    return min(committed, key=lambda place: (place not in named, committed[place].mesh_or_none is None))
 
 
 def _mesh_in_type(sharding: Sharding) -> AbstractMesh | None:
@@ -52,20 +64,19 @@ def _mesh_in_type(sharding: Sharding) -> AbstractMesh | None:
     return mesh.abstract_mesh if mesh is not None and mesh.axis_names else None
 
 
-def _mesh_conflict(meshes: dict[int, AbstractMesh | None]) -> Conflict | None:
-    named = [(place, mesh) for place, mesh in meshes.items() if mesh is not None]
-    for second, theirs in named[1:]:
-        for first, ours in named:
-            if first == second:
-                break
-            if ours is not theirs and not (ours.are_all_axes_auto and theirs.are_all_axes_auto):
-                return Conflict(first, second, "mesh")
+def _disagreement(values: dict[int, T], agree: Callable[[T, T], bool], reason: Reason) -> Conflict | None:
+    """The first value that does not agree with the first of all."""
+    places = iter(values)
+    first = next(places, None)
+    for second in places:
+        if first is not None and not agree(values[first], values[second]):
+            return Conflict(first, second, reason)
     return None
 
 
-def _device_conflict(shardings: dict[int, Sharding]) -> Conflict | None:
-    (first, ours), *others = shardings.items()
-    for second, theirs in others:
-        if ours.flat_devices != theirs.flat_devices:
-            return Conflict(first, second, "devices")
-    return None
+def _same_mesh(ours: AbstractMesh, theirs: AbstractMesh) -> bool:
+    return ours is theirs or (ours.are_all_axes_auto and theirs.are_all_axes_auto)
+
+
+def _same_devices(ours: Sharding, theirs: Sharding) -> bool:
+    return ours.flat_devices == theirs.flat_devices

@@ -11,7 +11,7 @@ class DeviceLike(Protocol):
     """A device as placement sees it: a name tag, equal only to itself.
 
     The devices of the runtime are of this kind. `local_hardware_id` is None for a device of another process, as in
-    JAX; `memory_kinds` lists the memories of the device, and `gpu` tells which devices share one GPU.
+    JAX; `memory_kinds` lists the memories of the device, the default one first.
     """
 
     @property
@@ -30,13 +30,8 @@ class DeviceLike(Protocol):
     def local_hardware_id(self) -> int | None: ...
 
     @property
-    def gpu(self) -> int | None: ...
-
-    @property
     def memory_kinds(self) -> tuple[str, ...]: ...
 
-
-DEFAULT_MEMORY_KIND = "device"
 
 _MARKS = ("id", "platform", "device_kind", "process_index")
 
@@ -51,5 +46,5 @@ def check_device(candidate: object, where: str) -> None:
     if not is_device(candidate):
         raise ForeignDeviceError(
             f"{where} takes devices, got {candidate!r} of type {type(candidate).__name__}.\n"
-            "Devices are what cuplace.devices() lists; write for example cuplace.devices()[0]."
+            "Devices are what cuplace.devices() lists, in a list or an array; write for example cuplace.devices()[0]."
         )

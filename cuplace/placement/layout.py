@@ -20,6 +20,13 @@ class Layout(Value):
 
     Layouts come from `Sharding.layout(shape)`, which keeps them: asking twice costs a dictionary lookup.
 
+    >>> from cuplace.placement.sharding import AbstractMesh, NamedSharding, PartitionSpec
+    >>> layout = NamedSharding(AbstractMesh((2, 2), ('x', 'y')), PartitionSpec('y')).layout((8,))
+    >>> layout.boxes[1], layout.replica_ids
+    (Box(start=(4,), stop=(8,)), (0, 0, 1, 1))
+    >>> layout.holders[layout.boxes[1]]
+    (1, 3)
+
     Attributes:
         shape: the shape of the whole array, in elements.
         parts: the number of equal pieces of each dimension.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from typing import Any, final
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from cuplace.errors import DuplicateDeviceError, EmptyMeshError, MeshRankError, MixedPlatformsError, TooFewDevicesError
 from cuplace.placement.abstract_mesh import EMPTY_ABSTRACT_MESH, AbstractDevice, AbstractMesh, intern_abstract_mesh
 from cuplace.placement.axes import AxisType, NamedAxes, checked_names, checked_sizes, checked_types
-from cuplace.placement.device import DeviceLike, check_device, is_device
+from cuplace.placement.device import DeviceLike, check_device
 from cuplace.placement.value import Interner
 
 __all__ = ["EMPTY_MESH", "AbstractMesh", "AxisType", "Mesh", "make_mesh"]
@@ -26,12 +27,15 @@ class Mesh(NamedAxes):
     Auto where no types are given (`make_mesh` makes them Explicit). Equal meshes are one object: the same devices in
     the same order, the same names, the same types. Two orders of the same devices are two meshes.
 
-        >>> mesh = Mesh(cuplace.devices(), 'x')
-        >>> mesh
-        Mesh(axis_sizes=(8,), axis_names=('x',), axis_types=(Auto,))
+    >>> import cuplace
+    >>> Mesh(cuplace.devices()[:1], 'x')
+    Mesh(axis_sizes=(1,), axis_names=('x',), axis_types=(Auto,))
 
-    Attributes: `devices`, a read-only object array in the shape of the mesh; `flat_devices` and `flat_ids`, devices
-    and their ids row-major; `abstract_mesh`.
+    Attributes:
+        devices: the devices, a read-only object array in the shape of the mesh.
+        flat_devices: the devices, a tuple, row-major.
+        flat_ids: their ids, a tuple, row-major.
+        abstract_mesh: the mesh without its devices, as it stands in the types of arrays.
 
     Raises:
         MeshRankError: a ValueError, where the dimensions of `devices` are not as many as the names.
@@ -99,12 +103,24 @@ class Mesh(NamedAxes):
             self.axis_types if axis_types is None else axis_types,
         )
 
+    def __enter__(self) -> Mesh:
+        """Does nothing but warn, as in JAX, where it has no effect on where arrays are placed either."""
+        warnings.warn(
+            "`with mesh:` context manager has been deprecated. Please use `with jax.set_mesh(mesh):` instead.",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return
+
     def __repr__(self) -> str:
         types = "" if self.empty else f", axis_types={self.axis_types}"
         return f"Mesh(axis_sizes={self.axis_sizes}, axis_names={self.axis_names}{types})"
 
     def __str__(self) -> str:
-        return f"Mesh({self._labels()}, axis_types={self.axis_types})"
+        return "Mesh()" if self.empty else f"Mesh({self._labels() or '()'}, axis_types={self.axis_types})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Devices pickle by platform and id, and say so themselves where they do not exist.
@@ -125,8 +141,9 @@ def make_mesh(
     Axes are Explicit where no types are given. Devices beyond the product of the sizes are left out. An array of
     devices of several dimensions is read row-major (JAX counts its first dimension only).
 
-        >>> make_mesh((2, 4), ('x', 'y'), devices=cuplace.devices())
-        Mesh(axis_sizes=(2, 4), axis_names=('x', 'y'), axis_types=(Explicit, Explicit))
+    >>> import cuplace
+    >>> make_mesh((1, 1), ('x', 'y'), devices=cuplace.devices())
+    Mesh(axis_sizes=(1, 1), axis_names=('x', 'y'), axis_types=(Explicit, Explicit))
 
     Raises:
         TooFewDevicesError: a ValueError, where the mesh needs more devices.
@@ -189,21 +206,23 @@ def _check_devices(flat: tuple[DeviceLike, ...]) -> None:
         raise EmptyMeshError("Mesh requires at least one device, but got none.\ncuplace.devices() lists the devices.")
     if len(set(flat)) < len(flat):
         twice = next(device for place, device in enumerate(flat) if device in flat[:place])
+        places = [place for place, device in enumerate(flat) if device is twice]
         raise DuplicateDeviceError(
-            f"Mesh requires different devices, but got {twice!r} more than once: "
-            f"the device ids are {[device.id for device in flat]}.\nEach device has one place in a mesh."
+            f"Mesh requires different devices, but got {twice!r} at the places {places} (row-major).\n"
+            "Each device has one place in a mesh."
         )
-    platforms = sorted({device.platform for device in flat})
-    if len(platforms) > 1:
+    first_of = {device.platform: device for device in reversed(flat)}
+    if len(first_of) > 1:
         raise MixedPlatformsError(
-            f"Mesh requires devices of one platform, but got devices of {', '.join(platforms)}: {list(flat)}.\n"
-            "Make one mesh for each platform and move arrays between them with device_put."
+            f"Mesh requires devices of one platform, but got devices of {len(first_of)}: "
+            f"{', '.join(f'{device!r} of {name}' for name, device in sorted(first_of.items()))}.\n"
+            "Make one mesh for each platform."
         )
 
 
 def _device_array(devices: Any, where: str) -> NDArray[np.object_]:
-    """The devices as an object array: of an array, a nested sequence, any iterable, or a single device."""
-    if not isinstance(devices, (np.ndarray, list)) and not is_device(devices) and isinstance(devices, Iterable):
+    """The devices as an object array: of an array, a nested sequence, an iterator, or a single device."""
+    if isinstance(devices, Iterator):
         devices = list(devices)
     array = np.array(devices, dtype=object)
     flat = array.ravel().tolist()

@@ -14,18 +14,18 @@ from cuplace.errors import (
     EmptyMeshError,
     MemoryKindError,
     NotAMeshError,
+    NotAShardingError,
+    NotASpecError,
     RankError,
     ShapeError,
     ShapeTypeError,
-    ShardingTypeArgumentError,
-    SpecTypeError,
     UnconstrainedError,
     UnknownAxisError,
     UnreducedError,
 )
 from cuplace.placement.abstract_mesh import AbstractMesh
 from cuplace.placement.axes import AxisType
-from cuplace.placement.device import DEFAULT_MEMORY_KIND, DeviceLike, check_device
+from cuplace.placement.device import DeviceLike, check_device
 from cuplace.placement.layout import Index, Layout
 from cuplace.placement.mesh import Mesh
 from cuplace.placement.spec import UNCONSTRAINED, PartitionSpec
@@ -100,18 +100,16 @@ class Sharding(Value, ABC):
         found = self._tilings.get(ndim)
         return found if found is not None else self._tilings.setdefault(ndim, self._make_tiling(ndim))
 
-    def layout(self, shape: Sequence[int]) -> Layout:
-        """Which box of an array of this shape each device holds. Kept, so that asking again costs a lookup.
+    def layout(self, shape: Shape) -> Layout:
+        """Which box of an array of this shape, a tuple, each device holds. Kept: asking again costs a lookup.
 
         Raises:
             RankError: a ValueError, where the spec has more entries than the array has dimensions.
             IndivisibleError: a ValueError, where a dimension cannot be cut into equal pieces.
             ShapeError, ShapeTypeError: a ValueError and a TypeError, for what is no shape.
         """
-        try:
-            return self._layouts[shape]  # type: ignore[index]  # a list raises the TypeError that is caught
-        except (KeyError, TypeError):
-            return self._make_layout(_checked_shape(shape))
+        found = self._layouts.get(shape)
+        return found if found is not None else self._make_layout(_checked_shape(shape))
 
     def _make_layout(self, shape: Shape) -> Layout:
         self._check_rank(len(shape))
@@ -127,7 +125,7 @@ class Sharding(Value, ABC):
         >>> NamedSharding(AbstractMesh((2, 4), ('x', 'y')), PartitionSpec('x')).shard_shape((4, 8))
         (2, 8)
         """
-        return self.layout(global_shape).shard_shape
+        return self.layout(_checked_shape(global_shape)).shard_shape
 
     def check_compatible_aval(self, aval_shape: Sequence[int]) -> None:
         """Raises RankError where the spec has more entries than the shape has dimensions; divides nothing."""
@@ -135,7 +133,7 @@ class Sharding(Value, ABC):
 
     def devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, Index]:
         """For each device, in mesh order, the index of its piece in the whole array. Raises as `layout` does."""
-        return dict(zip(self.flat_devices, self.layout(global_shape).indices, strict=True))
+        return dict(zip(self.flat_devices, self.layout(_checked_shape(global_shape)).indices, strict=True))
 
     def addressable_devices_indices_map(self, global_shape: Sequence[int]) -> dict[Any, Index]:
         """The part of `devices_indices_map` for the devices of this process."""
@@ -169,18 +167,17 @@ class Sharding(Value, ABC):
         placed differently, as in JAX.
 
         Raises:
-            ShardingTypeArgumentError: a TypeError, where `other` is not a sharding.
+            NotAShardingError: a TypeError, where `other` is not a sharding.
             RankError: a ValueError, where a spec cuts more dimensions than there are.
         """
         if not isinstance(other, Sharding):
-            raise ShardingTypeArgumentError(
+            raise NotAShardingError(
                 f"is_equivalent_to compares with a Sharding, got {other!r} of type {type(other).__name__}."
             )
         if self is other:
             return True
-        if self.memory_kind != other.memory_kind or self._places() != other._places():
-            return False
-        return self.tiling(ndim) == other.tiling(ndim)
+        ours, theirs = self.tiling(ndim), other.tiling(ndim)
+        return self.memory_kind == other.memory_kind and self._places() == other._places() and ours == theirs
 
     def _places(self) -> object:
         """What stands for the devices in comparisons."""
@@ -191,8 +188,8 @@ class Sharding(Value, ABC):
 class NamedSharding(Sharding):
     """An array cut over a mesh: dimension by dimension, along the mesh axes that the spec names.
 
-        >>> NamedSharding(AbstractMesh((8,), ('x',)), PartitionSpec('x'))
-        NamedSharding(mesh=AbstractMesh('x': 8, axis_types=(Explicit,)), spec=P('x',))
+    >>> NamedSharding(AbstractMesh((8,), ('x',)), PartitionSpec('x'))
+    NamedSharding(mesh=AbstractMesh('x': 8, axis_types=(Explicit,)), spec=P('x',))
 
     Equal shardings are one object: the same mesh, exactly the same spec, the same memory. `P('x')` and
     `P('x', None)` make different shardings, which are equivalent. On an abstract mesh a sharding has layouts, but
@@ -205,7 +202,7 @@ class NamedSharding(Sharding):
         UnreducedError: a NotImplementedError, for a spec with unreduced or reduced axes.
         EmptyMeshError: a ValueError, for the mesh without devices.
         MemoryKindError: a ValueError, for a memory that the devices do not have.
-        NotAMeshError, SpecTypeError: TypeErrors, for what is no mesh and no PartitionSpec.
+        NotAMeshError, NotASpecError: TypeErrors, for what is no mesh and no PartitionSpec.
     """
 
     __slots__ = ("_is_fully_replicated", "mesh", "spec")
@@ -214,9 +211,7 @@ class NamedSharding(Sharding):
     spec: PartitionSpec
     _is_fully_replicated: bool
 
-    def __new__(
-        cls, mesh: Mesh | AbstractMesh, spec: PartitionSpec, memory_kind: str | None = None
-    ) -> NamedSharding:
+    def __new__(cls, mesh: Mesh | AbstractMesh, spec: PartitionSpec, memory_kind: str | None = None) -> NamedSharding:
         try:
             found = mesh._shardings.get((spec, memory_kind))
         except (AttributeError, TypeError):  # what is no mesh, or an unhashable spec, is named in _checked
@@ -308,8 +303,9 @@ class NamedSharding(Sharding):
 class SingleDeviceSharding(Sharding):
     """A whole array on one device, without a mesh.
 
-        >>> SingleDeviceSharding(cuplace.devices()[0])
-        SingleDeviceSharding(device=CpuDevice(id=0), memory_kind=device)
+    >>> import cuplace
+    >>> SingleDeviceSharding(cuplace.devices()[0]).memory_kind
+    'device'
 
     Equal ones are one object. It is equivalent to a NamedSharding on a mesh of that device alone, but not equal to it.
 
@@ -324,7 +320,8 @@ class SingleDeviceSharding(Sharding):
     flat_ids: tuple[int, ...]
 
     def __new__(cls, device: DeviceLike, *, memory_kind: str | None = None) -> SingleDeviceSharding:
-        kind = DEFAULT_MEMORY_KIND if memory_kind is None else memory_kind
+        check_device(device, "SingleDeviceSharding")
+        kind = device.memory_kinds[0] if memory_kind is None else memory_kind
         return _singles.get((device, kind), lambda: _make_single(device, kind))
 
     @property
@@ -363,7 +360,6 @@ def _single(device: DeviceLike, kind: str) -> SingleDeviceSharding:
 
 
 def _make_single(device: DeviceLike, kind: str) -> SingleDeviceSharding:
-    check_device(device, "SingleDeviceSharding")
     _check_memory_kind(device, kind)
     sharding = object.__new__(SingleDeviceSharding)
     sharding._set(memory_kind=kind, _layouts={}, _tilings={}, flat_devices=(device,), flat_ids=(device.id,))
@@ -376,18 +372,13 @@ def _checked(mesh: Any, spec: Any, memory_kind: str | None) -> NamedSharding:
     _check_spec(mesh, spec)
     kind = memory_kind
     if isinstance(mesh, Mesh):
-        kind = DEFAULT_MEMORY_KIND if memory_kind is None else memory_kind
-        _check_memory_kind(mesh.flat_devices[0], kind)
-    made = object.__new__(NamedSharding)
+        device = mesh.flat_devices[0]
+        kind = device.memory_kinds[0] if memory_kind is None else memory_kind
+        _check_memory_kind(device, kind)
     size_of = mesh.shape
-    made._set(
-        mesh=mesh,
-        spec=spec,
-        memory_kind=kind,
-        _layouts={},
-        _tilings={},
-        _is_fully_replicated=all(size_of[name] == 1 for name in spec.axes),
-    )
+    replicated = all(size_of[name] == 1 for name in spec.axes)
+    made = object.__new__(NamedSharding)
+    made._set(mesh=mesh, spec=spec, memory_kind=kind, _layouts={}, _tilings={}, _is_fully_replicated=replicated)
     sharding: NamedSharding = mesh._shardings.setdefault((spec, kind), made)
     mesh._shardings[spec, memory_kind] = sharding
     return sharding
@@ -408,7 +399,7 @@ def _check_mesh(mesh: object) -> None:
 
 def _check_spec(mesh: Mesh | AbstractMesh, spec: object) -> None:
     if not isinstance(spec, PartitionSpec):
-        raise SpecTypeError(
+        raise NotASpecError(
             f"NamedSharding takes a PartitionSpec, got {spec!r} of type {type(spec).__name__}.\n"
             "Write P('x'), with cuplace.P."
         )

@@ -49,7 +49,7 @@ class PartitionSpec(Value):
 
     Raises:
         NestedSpecError: a ValueError, for a tuple inside a tuple.
-        SpecEntryError: a TypeError, for an entry of another kind.
+        SpecEntryError: a TypeError, for an entry of another kind, and for unreduced axes that are no set of names.
         SpecOverlapError: a ValueError, for an axis that is both partitioned over and unreduced or reduced.
     """
 
@@ -63,14 +63,15 @@ class PartitionSpec(Value):
     reduced: frozenset[str]
     _axes: tuple[str, ...]
 
-    def __new__(
-        cls, *partitions: Any, unreduced: Set[str] = _NO_AXES, reduced: Set[str] = _NO_AXES
-    ) -> PartitionSpec:
+    def __new__(cls, *partitions: Any, unreduced: Set[str] = _NO_AXES, reduced: Set[str] = _NO_AXES) -> PartitionSpec:
+        if unreduced or reduced:
+            _check_partial(unreduced, reduced)
+            return _interned(tuple(map(_normalised, partitions)), frozenset(unreduced), frozenset(reduced))
         try:
-            return _cached(partitions, frozenset(unreduced), frozenset(reduced))
+            return _cached(partitions)
         except TypeError:
             # A list among the partitions cannot be a cache key; other bad entries are named by _normalised.
-            return _interned(tuple(map(_normalised, partitions)), frozenset(unreduced), frozenset(reduced))
+            return _interned(tuple(map(_normalised, partitions)), _NO_AXES, _NO_AXES)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -120,7 +121,7 @@ class PartitionSpec(Value):
         )
 
     def _with(self, partitions: tuple[Partition, ...]) -> PartitionSpec:
-        return _cached(partitions, self.unreduced, self.reduced)
+        return _interned(partitions, self.unreduced, self.reduced)
 
     def __len__(self) -> int:
         return len(self.partitions)
@@ -173,7 +174,7 @@ class PartitionSpec(Value):
         return f"P({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _cached, (self.partitions, self.unreduced, self.reduced)
+        return _interned, (self.partitions, self.unreduced, self.reduced)
 
 
 P = PartitionSpec
@@ -182,20 +183,16 @@ _specs: Interner[PartitionSpec] = Interner()
 
 
 @functools.lru_cache(maxsize=4096)
-def _cached(partitions: tuple[Any, ...], unreduced: frozenset[str], reduced: frozenset[str]) -> PartitionSpec:
-    """The spec of these arguments as the user wrote them; a dict lookup for all that were seen lately."""
-    return _interned(tuple(map(_normalised, partitions)), unreduced, reduced)
+def _cached(partitions: tuple[Any, ...]) -> PartitionSpec:
+    """The spec of these entries as the user wrote them; a lookup in C for all that were seen lately."""
+    return _interned(tuple(map(_normalised, partitions)), _NO_AXES, _NO_AXES)
 
 
-def _interned(
-    partitions: tuple[Partition, ...], unreduced: frozenset[str], reduced: frozenset[str]
-) -> PartitionSpec:
+def _interned(partitions: tuple[Partition, ...], unreduced: frozenset[str], reduced: frozenset[str]) -> PartitionSpec:
     return _specs.get((partitions, unreduced, reduced), lambda: _make(partitions, unreduced, reduced))
 
 
-def _make(
-    partitions: tuple[Partition, ...], unreduced: frozenset[str], reduced: frozenset[str]
-) -> PartitionSpec:
+def _make(partitions: tuple[Partition, ...], unreduced: frozenset[str], reduced: frozenset[str]) -> PartitionSpec:
     entries: tuple[Entry, ...] = tuple([(part,) if isinstance(part, str) else part for part in partitions])
     axes = tuple([name for entry in entries if isinstance(entry, tuple) for name in entry])
     for kind, names in (("unreduced", unreduced), ("reduced", reduced)):
@@ -226,6 +223,23 @@ def _normalised(partition: Any) -> Partition:
     if not partition:
         return None
     return partition[0] if len(partition) == 1 else tuple(partition)
+
+
+def _check_partial(unreduced: Any, reduced: Any) -> None:
+    """Raises as PartitionSpec does for its sets of axis names."""
+    for kind, names in (("unreduced", unreduced), ("reduced", reduced)):
+        if not isinstance(names, Set):
+            raise SpecEntryError(
+                f"{kind} argument of PartitionSpec should of type `frozenset` or `set`. Got type {names}\n"
+                f"Write for example {kind}={{'x'}}."
+            )
+        if not all(isinstance(name, str) for name in names):
+            raise SpecEntryError(f"{kind} axes of PartitionSpec are names, strings. Got: {names}")
+    if not unreduced.isdisjoint(reduced):
+        raise SpecOverlapError(
+            "`unreduced` and `reduced` argument to PartitionSpec cannot overlap. "
+            f"Got unreduced: {unreduced} and reduced: {reduced}"
+        )
 
 
 def _bad_entry(entry: object) -> str:
