@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import final
+from typing import TypeVar, final
 
 from cuplace.errors import IndivisibleError
 from cuplace.placement.box import Box
 from cuplace.placement.tiling import Tiling
 from cuplace.placement.value import Value
+
+T = TypeVar("T")
 
 Index = tuple[slice, ...]
 
@@ -70,35 +72,43 @@ class Layout(Value):
 
     def _place(self, blocks: tuple[tuple[int, ...], ...]) -> None:
         """Fill what is known per device. Boxes and indices are made once for each distinct block."""
-        box_of = {block: self._box(block) for block in dict.fromkeys(blocks)}
-        index_of = {block: self._index(box) for block, box in box_of.items()}
-        boxes = tuple([box_of[block] for block in blocks])
+        distinct = list(dict.fromkeys(blocks))
+        boxes = self._boxes(distinct)
+        box_of = dict(zip(distinct, boxes, strict=True))
+        index_of = dict(zip(distinct, self._indices(boxes), strict=True))
         # Counted by box, not by block: the blocks of an array without elements may be the same box.
         holders: dict[Box, list[int]] = {}
         replica_ids = []
-        for device, box in enumerate(boxes):
-            same = holders.setdefault(box, [])
+        for device, block in enumerate(blocks):
+            same = holders.setdefault(box_of[block], [])
             replica_ids.append(len(same))
             same.append(device)
         self._set(
-            boxes=boxes,
+            boxes=tuple([box_of[block] for block in blocks]),
             indices=tuple([index_of[block] for block in blocks]),
             replica_ids=tuple(replica_ids),
             holders=MappingProxyType({box: tuple(same) for box, same in holders.items()}),
         )
 
-    def _box(self, block: tuple[int, ...]) -> Box:
-        start = tuple([piece * size for piece, size in zip(block, self.shard_shape, strict=True)])
-        stop = tuple([first + size for first, size in zip(start, self.shard_shape, strict=True)])
-        return Box(start, stop)
+    def _boxes(self, blocks: list[tuple[int, ...]]) -> list[Box]:
+        """The box of each block. Column by column: this is most of the cost of a layout of many devices."""
+        starts, stops = [], []
+        for pieces, size in zip(zip(*blocks, strict=True), self.shard_shape, strict=True):
+            starts.append([piece * size for piece in pieces])
+            stops.append([first + size for first in starts[-1]])
+        return list(map(Box, _rows(starts, len(blocks)), _rows(stops, len(blocks))))
 
-    def _index(self, box: Box) -> Index:
-        return tuple(
-            [
-                slice(None) if pieces == 1 else slice(first, last)
-                for first, last, pieces in zip(box.start, box.stop, self.parts, strict=True)
-            ]
-        )
+    def _indices(self, boxes: list[Box]) -> list[Index]:
+        starts, stops = zip(*boxes, strict=True)
+        columns = []
+        for pieces, first, last in zip(self.parts, zip(*starts, strict=True), zip(*stops, strict=True), strict=True):
+            columns.append([slice(None)] * len(boxes) if pieces == 1 else list(map(slice, first, last)))
+        return _rows(columns, len(boxes))
 
     def __repr__(self) -> str:
         return f"Layout(shape={self.shape}, parts={self.parts}, devices={len(self.boxes)})"
+
+
+def _rows(columns: list[list[T]], count: int) -> list[tuple[T, ...]]:
+    """The rows of a table of columns; `count` empty ones where there is no column."""
+    return list(zip(*columns, strict=True)) if columns else [()] * count

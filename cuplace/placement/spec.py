@@ -121,7 +121,9 @@ class PartitionSpec(Value):
         )
 
     def _with(self, partitions: tuple[Partition, ...]) -> PartitionSpec:
-        return _interned(partitions, self.unreduced, self.reduced)
+        if self.unreduced or self.reduced:
+            return _interned(partitions, self.unreduced, self.reduced)
+        return _cached(partitions)
 
     def __len__(self) -> int:
         return len(self.partitions)
