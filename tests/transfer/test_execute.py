@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cuplace.placement.sharding import NamedSharding, SingleDeviceSharding
+from cuplace.placement.spec import P
+from cuplace.transfer.execute import gather_to_host, move, upload
+from cuplace.transfer.plan import plan_move
+from tests.transfer.shardings import mesh, transfers
+
+F32 = np.dtype("float32")
+
+
+def numbers(shape):
+    return np.arange(np.prod(shape, dtype=int), dtype=F32).reshape(shape)
+
+
+def halves(platform):
+    return mesh(platform.devices[:4], (4,), ("x",)), mesh(platform.devices[4:], (4,), ("x",))
+
+
+@given(data=st.data())
+def test_any_move_between_shardings_gives_the_values_of_numpy_in_every_shard(platform, data):
+    shape, source, target = data.draw(transfers(platform.devices))
+    array = numbers(shape)
+    old = upload(array, source, None)
+    new = move(old, plan_move(shape, F32, source, target), None)
+    download = platform.scheduler.download
+    for buffer, device, box in zip(new, target.flat_devices, target.layout(shape).boxes, strict=True):
+        assert buffer.device is device
+        np.testing.assert_array_equal(download(buffer), array[box.slices()])
+    np.testing.assert_array_equal(gather_to_host(new, target, shape, F32), array)
+
+
+def test_a_plan_is_one_batch_of_moves_that_never_wait_for_each_other(platform):
+    a, b = halves(platform)
+    source, target = NamedSharding(a, P("x")), NamedSharding(b, P(None, "x"))
+    old = upload(numbers((8, 8)), source, None)
+    platform.scheduler.host_wait(old)
+    plan = plan_move((8, 8), F32, source, target)
+    with platform.scheduler.log.record() as submissions:
+        move(old, plan, None)
+    assert [s.kind for s in submissions] == ["move"] * 16
+    assert sum(s.nbytes for s in submissions) == plan.nbytes
+    assert not set().union(*(s.waits for s in submissions)) & {s.id for s in submissions}
+
+
+def test_a_move_returns_while_its_source_is_held(platform):
+    a, b = halves(platform)
+    source, target = NamedSharding(a, P("x")), NamedSharding(b, P("x"))
+    latch = platform.scheduler.hold(a.flat_devices[0].upload)
+    old = upload(numbers((8,)), source, None)
+    new = move(old, plan_move((8,), F32, source, target), None)
+    assert not platform.scheduler.is_ready(new[:1])
+    platform.scheduler.host_wait(new[1:])
+    latch.release()
+    np.testing.assert_array_equal(gather_to_host(new, target, (8,), F32), numbers((8,)))
+
+
+def test_aliased_shards_are_the_same_buffers(platform):
+    a, _ = halves(platform)
+    source, target = NamedSharding(a, P()), SingleDeviceSharding(a.flat_devices[2])
+    old = upload(numbers((4,)), source, None)
+    assert move(old, plan_move((4,), F32, source, target), None) == [old[2]]
+    copied = move(old, plan_move((4,), F32, source, target, may_alias=False), None)
+    assert copied != [old[2]]
+    np.testing.assert_array_equal(platform.scheduler.download(copied[0]), numbers((4,)))
+
+
+def test_an_upload_takes_the_values_as_of_the_call(platform):
+    a, _ = halves(platform)
+    host = numbers((8,))
+    latch = platform.scheduler.hold(a.flat_devices[1].upload)
+    buffers = upload(host, NamedSharding(a, P("x")), None)
+    host[:] = -1
+    latch.release()
+    np.testing.assert_array_equal(gather_to_host(buffers, NamedSharding(a, P("x")), (8,), F32), numbers((8,)))
+
+
+def test_a_gather_is_read_only_and_takes_each_box_once(platform):
+    a, _ = halves(platform)
+    for spec in (P("x"), P()):
+        sharding = NamedSharding(a, spec)
+        host = gather_to_host(upload(numbers((8,)), sharding, None), sharding, (8,), F32)
+        assert not host.flags.writeable
+        np.testing.assert_array_equal(host, numbers((8,)))
