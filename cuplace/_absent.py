@@ -9,9 +9,6 @@ from __future__ import annotations
 import sys
 
 PLANNED = {
-    "make_array_from_callback": "put a NumPy array with device_put(x, sharding)",
-    "make_array_from_single_device_arrays": "put a NumPy array with device_put(x, sharding)",
-    "make_array_from_process_local_data": "put a NumPy array with device_put(x, sharding)",
     "memory": "the memory kinds of a device are not selectable yet",
     "map_shards": "work on x.addressable_shards, or on whole arrays under jit",
     "memory_report": "the sum of x.nbytes over your arrays is a lower bound",

@@ -7,6 +7,11 @@ staged like everything else that computes.
 from __future__ import annotations
 
 from cuplace.array.array import Array
+from cuplace.array.assemble import (
+    make_array_from_callback,
+    make_array_from_process_local_data,
+    make_array_from_single_device_arrays,
+)
 from cuplace.array.put import block_until_ready, device_get, device_put
 from cuplace.array.reshard import reshard
 from cuplace.array.type import typeof
@@ -45,6 +50,9 @@ __all__ = [
     "jit",
     "local_device_count",
     "local_devices",
+    "make_array_from_callback",
+    "make_array_from_process_local_data",
+    "make_array_from_single_device_arrays",
     "make_mesh",
     "process_count",
     "process_index",

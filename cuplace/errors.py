@@ -396,6 +396,14 @@ class ReshardAutoAxisError(ValueError):
         )
 
 
+class AssemblyTypeError(TypeError):
+    """An array was to be made of parts from something that is no sharding, no list of arrays, or no array."""
+
+
+class AssemblyError(ValueError):
+    """The parts that an array was to be made of do not fit its shape, dtype or sharding."""
+
+
 class ScalarConversionError(TypeError):
     """An array that is no scalar was asked for a Python number."""
 

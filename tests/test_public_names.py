@@ -13,7 +13,8 @@ TOP = {
     "devices", "local_devices", "device_count", "local_device_count", "process_index", "process_count",
     "default_backend", "Mesh", "make_mesh", "set_mesh", "P", "NamedSharding", "Array", "Device", "config",
     "device_put", "device_get", "reshard", "jit", "typeof", "block_until_ready", "default_device", "sharding",
-    "numpy", "lax", "errors", "tree",
+    "numpy", "lax", "errors", "tree", "make_array_from_callback", "make_array_from_single_device_arrays",
+    "make_array_from_process_local_data",
 }  # fmt: skip
 SHARDING = {
     "Mesh", "AbstractMesh", "AxisType", "Sharding", "NamedSharding", "SingleDeviceSharding", "PartitionSpec",
@@ -29,7 +30,6 @@ NUMPY = {
     "concatenate", "stack", "float32", "int32", "bfloat16", "bool_", "pi", "inf", "nan", "newaxis",
 }  # fmt: skip
 PLANNED = {
-    "make_array_from_callback", "make_array_from_single_device_arrays", "make_array_from_process_local_data",
     "memory", "map_shards", "memory_report", "free_unused", "live_arrays", "testing", "plan", "topology",
     "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
     "transfer_guard_device_to_device", "prefetch", "iter_host", "shard_map", "ShapeDtypeStruct", "eval_shape",

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cuplace.placement.device import DeviceLike
+    from cuplace.runtime.device import Device
 
 HOST_PLATFORM = "cpu"
 
 
-def path_between(source: DeviceLike, target: DeviceLike) -> str:
+def path_between(source: Device, target: Device) -> str:
     """The path of a copy from `source`'s memory to `target`'s.
 
     - ``local``: inside one GPU (stream-partitions of a GPU have memories of their own), or inside the host;

@@ -17,9 +17,9 @@ from cuplace.placement.box import Box
 from cuplace.transfer.path import path_between
 
 if TYPE_CHECKING:
-    from cuplace.placement.device import DeviceLike
     from cuplace.placement.layout import Layout
     from cuplace.placement.sharding import Sharding
+    from cuplace.runtime.device import Device
 
 Slices: TypeAlias = tuple[slice, ...]
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -103,7 +103,7 @@ class TransferPlan:
         )  # fmt: skip
 
     @cached_property
-    def bytes_between(self) -> Mapping[tuple[DeviceLike, DeviceLike], int]:
+    def bytes_between(self) -> Mapping[tuple[Device, Device], int]:
         """Bytes copied for each (source device, target device) that has a move."""
         froms, tos = self.source.flat_devices, self.target.flat_devices
         return MappingProxyType({(froms[m.source], tos[m.target]): m.nbytes for m in self.moves})
@@ -225,11 +225,11 @@ def _choose_sources(source: Sharding, target: Sharding, old: Layout, coordinates
     return chosen
 
 
-def _gpu_of(device: DeviceLike) -> object:
+def _gpu_of(device: Device) -> object:
     return (device.process_index, device.gpu)
 
 
-def _itself(device: DeviceLike) -> object:
+def _itself(device: Device) -> object:
     return device
 
 
