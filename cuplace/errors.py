@@ -541,6 +541,14 @@ class MemorySpaceError(ValueError):
     """Operands of one operation lie in different memory spaces."""
 
 
+class EmptyReductionError(ValueError):
+    """A maximum, or its position, was asked of no elements."""
+
+
+class StackError(ValueError):
+    """Arrays of different shapes cannot be stacked."""
+
+
 # --- staging -----------------------------------------------------------------------------------------------
 
 
@@ -614,11 +622,3 @@ class LoopError(ValueError):
 
 class LoopTypeError(TypeError):
     """The body of a loop does not return a pair, or a loop was given something that is no array."""
-
-
-class EmptyReductionError(ValueError):
-    """A maximum, or its position, was asked of no elements."""
-
-
-class StackError(ValueError):
-    """Arrays of different shapes cannot be stacked."""

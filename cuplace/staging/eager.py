@@ -24,8 +24,29 @@ None): it says where the results shall be, as ``out_shardings`` of ``jit`` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+import functools
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import optree
+
+from cuplace import errors
+from cuplace.array.array import Array
+from cuplace.array.put import read_target
+from cuplace.placement.sharding import SingleDeviceSharding
+from cuplace.runtime.context import context_key
+from cuplace.runtime.device import Device
+from cuplace.staging.frozen import frozen
+from cuplace.staging.operand import is_scalar
+from cuplace.staging.put import constrain
+from cuplace.staging.signature import Signature
+from cuplace.staging.staged import Bound, Staged, keep, path_text
+from cuplace.staging.trace import current, lift, recordings
+from cuplace.staging.tracer import Tracer
+
+if TYPE_CHECKING:
+    from cuplace.placement.sharding import Sharding
 
 
 def eager(
@@ -37,8 +58,149 @@ def eager(
     Args:
         name: what errors and timelines call it.
         static: parameters whose values (hashable) the trace may depend on.
-        sequences: parameters that are lists, tuples or other pytrees of arrays.
+        sequences: parameters that are lists, tuples or other pytrees of arrays; ``*args`` always are.
         labels: parameter names as errors shall print them, where they differ.
         device: the parameter that places the results.
     """
-    raise NotImplementedError
+
+    def decorate(body: Callable[..., Any]) -> Callable[..., Any]:
+        return _public(Eager(name, body, static, sequences, labels or {}, device))
+
+    return decorate
+
+
+def _public(function: Eager) -> Callable[..., Any]:
+    """The function that users call. The lookups of ``Eager.quick`` are written out here: this is the hot path."""
+    quick = function.quick.get
+    call = function.call
+
+    @functools.wraps(function.body)
+    def public(*args: Any, **kwargs: Any) -> Any:
+        if not kwargs and not recordings:
+            run = None
+            if len(args) == 2:
+                x, y = args
+                key_x = x._key if type(x) is Array else type(x)
+                run = quick((key_x, y._key if type(y) is Array else type(y), context_key()))
+            elif len(args) == 1:
+                (x,) = args
+                run = quick((x._key if type(x) is Array else type(x), context_key()))
+            if run is not None:
+                return run(args)[0]
+        return call(args, kwargs)
+
+    public.eager = function  # type: ignore[attr-defined]
+    return public
+
+
+class Eager:
+    """One eager function.
+
+    Attributes:
+        quick: what runs calls of one or two operands and one result, by the operands' keys (numbers: their types)
+            and the context.
+    """
+
+    def __init__(
+        self, name: str, body: Callable[..., Any], static: Sequence[str], sequences: Sequence[str],
+        labels: Mapping[str, str], device: str | None,
+    ) -> None:  # fmt: skip
+        self.name = name
+        self.body = body
+        self.quick: dict[Any, Callable[[Sequence[Any]], list[Array]]] = {}
+        self._signature = Signature(body)
+        self._staged = Staged(name, name)
+        self._bound: dict[Hashable, Bound] = {}
+        self._arrays = tuple([n for n in self._signature.names if n not in static and n != device])
+        self._sequences = frozenset((*sequences, self._signature.rest))
+        self._static = tuple(static)
+        self._labels = labels
+        self._device = device
+
+    def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The road that every call can take."""
+        values = self._signature.bind(args, kwargs)
+        if current.trace is not None:
+            return self._inline(values)
+        self._check(values)
+        operands, structure = optree.tree_flatten(tuple([values[name] for name in self._arrays]))
+        statics = tuple([frozen(values[name]) for name in self._static])
+        target = self._target(values)
+        key = (structure, tuple(map(_kind, operands)), statics, target, context_key())
+        bound = self._bound.get(key)
+        if bound is None:
+            bound = self._bind(operands, structure, values, statics, target)
+            keep(self._bound, key, bound)
+            self._remember(args, kwargs, bound)
+        return bound(operands)
+
+    def _remember(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: Bound) -> None:
+        """Let the next call of this kind take the quick road."""
+        plain = not kwargs and len(args) <= 2 and all(type(arg) is Array or is_scalar(arg) for arg in args)
+        if plain and bound.is_single and self._arrays[: len(args)] == self._signature.names[: len(args)]:
+            keep(self.quick, (*map(_kind, args), context_key()), bound.run)
+
+    def _bind(
+        self, operands: list[Any], structure: Any, values: Mapping[str, Any], statics: Hashable, target: Sharding | None
+    ) -> Bound:
+        def body(tracers: Sequence[Tracer]) -> Any:
+            given = dict(values)
+            given.update(zip(self._arrays, optree.tree_unflatten(structure, tracers), strict=True))
+            return self._run_body(given)
+
+        return self._staged.bind(
+            (structure, statics), operands, lambda: self._names(structure), body,
+            out_shardings=None if target is None else lambda traced: [target] * len(traced.program.outputs),
+        )  # fmt: skip
+
+    def _names(self, structure: Any) -> list[str]:
+        """The operands' names, as errors print them."""
+        names = []
+        for accessor in structure.accessors():
+            name = self._arrays[accessor[0].entry]
+            names.append(self._labels.get(name, name) + path_text(accessor[1:]))
+        return names
+
+    def _check(self, values: Mapping[str, Any]) -> None:
+        for position, name in enumerate(self._arrays):
+            if name not in self._sequences and isinstance(values[name], list | tuple | dict):
+                raise self._not_an_array(values[name], position)
+
+    def _not_an_array(self, value: Any, position: int) -> errors.ArgumentTypeError:
+        return errors.ArgumentTypeError(
+            f"{self.name} requires ndarray or scalar arguments, got {type(value)} at position {position}.\n"
+            "Make an array of it first, with cuplace.numpy.array."
+        )
+
+    def _target(self, values: Mapping[str, Any]) -> Sharding | None:
+        if self._device is None:
+            return None
+        target = read_target(values[self._device])
+        return SingleDeviceSharding(target) if isinstance(target, Device) else target
+
+    # ------------------------------------------------------------------ tracing
+
+    def _inline(self, values: Mapping[str, Any]) -> Any:
+        """Run the body in the trace that is going on."""
+        self._check(values)
+        given = dict(values)
+        for name in self._arrays:
+            given[name] = optree.tree_map(lift, values[name])
+        result = self._run_body(given)
+        target = self._target(values)
+        if target is None:
+            return result
+        return optree.tree_map(lambda leaf: constrain(leaf, target, "device_put inside jit"), result)
+
+    def _run_body(self, given: dict[str, Any]) -> Any:
+        if self._device is not None:
+            given[self._device] = None
+        return self._signature.call(self.body, given)
+
+
+def _kind(operand: Any) -> Any:
+    """What of an operand decides, before its key is known: cheap, and at least as fine as the key."""
+    kind = type(operand)
+    if kind is Array:
+        return operand._key
+    return (kind, operand.dtype, operand.shape) if kind is np.ndarray else kind

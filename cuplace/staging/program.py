@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from cuplace.array.type import ArrayType
-    from cuplace.ops.op import Op
-    from cuplace.placement.sharding import NamedSharding
     from cuplace.runtime.caller import Line
 
 
@@ -40,23 +38,34 @@ class Literal:
 Atom = Var | Literal
 
 
+class StagedOp:
+    """An operation that staging itself carries out, and no record of `cuplace.ops` describes."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"StagedOp({self.name})"
+
+
 class Equation:
     """``outs = op(*ins, **params)``, as written on the user's ``line``.
 
-    ``out_sharding`` is the sharding that the user asked for with ``out_sharding=``, or None.
+    ``op`` is a record of `cuplace.ops`, or one of the two that only staging has: a move (`staging.put.PUT`) and a
+    loop (`staging.loop.SCAN`).
     """
 
-    __slots__ = ("op", "ins", "outs", "params", "out_sharding", "line")
+    __slots__ = ("ins", "line", "op", "outs", "params")
 
     def __init__(
-        self, op: Op, ins: tuple[Atom, ...], outs: tuple[Var, ...], params: Mapping[str, Any],
-        out_sharding: NamedSharding | None, line: Line | None,
-    ) -> None:  # fmt: skip
+        self, op: Any, ins: tuple[Atom, ...], outs: tuple[Var, ...], params: Mapping[str, Any], line: Line | None
+    ) -> None:
         self.op = op
         self.ins = ins
         self.outs = outs
         self.params = params
-        self.out_sharding = out_sharding
         self.line = line
 
     def __repr__(self) -> str:
@@ -90,6 +99,14 @@ class Program:
         self.constants = tuple(captured[var] for var in self.captured)
         self.used = tuple(var in needed for var in inputs)
 
+    def walk(self) -> Iterator[Equation]:
+        """All equations, those in the bodies of loops included."""
+        for equation in self.equations:
+            yield equation
+            for value in equation.params.values():
+                if isinstance(value, Program):
+                    yield from value.walk()
+
     def __repr__(self) -> str:
         lines = [f"{self.name}({', '.join(str(v.type) for v in self.inputs)}):"]
         lines += [f"  {equation}" for equation in self.equations]
@@ -97,14 +114,11 @@ class Program:
 
 
 def _live(equations: Iterable[Equation], outputs: tuple[Atom, ...]) -> tuple[tuple[Equation, ...], set[Atom]]:
-    """The equations that some output depends on, and every variable that is needed on the way.
-
-    Equations that must be checked when the program is placed (moves that the user wrote) always count.
-    """
+    """The equations that some output depends on, and every variable that is needed on the way."""
     needed: set[Atom] = set(outputs)
     kept = []
     for equation in reversed(list(equations)):
-        if needed.isdisjoint(equation.outs) and not getattr(equation.op, "always_live", False):
+        if needed.isdisjoint(equation.outs):
             continue
         needed.update(equation.ins)
         kept.append(equation)

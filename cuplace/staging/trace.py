@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
 from cuplace.array.array import Array
+from cuplace.array.type import typeof
 from cuplace.ops.convert import CONVERT
+from cuplace.ops.rule import infer
 from cuplace.runtime.caller import caller
-from cuplace.staging import infer
-from cuplace.staging.operand import abstract, captured_host_value, is_scalar, literal
+from cuplace.runtime.context import tracing as context_tracing
+from cuplace.staging.operand import captured_host_value, is_scalar, literal
 from cuplace.staging.program import Atom, Equation, Literal, Program, Var
 from cuplace.staging.tracer import Tracer
 
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from cuplace.array.type import ArrayType
     from cuplace.ops.op import Op
     from cuplace.placement.mesh import AbstractMesh
-    from cuplace.placement.sharding import NamedSharding
 
 
 class Trace:
@@ -49,27 +50,30 @@ class Trace:
         self._equations: list[Equation] = []
         self._captured: dict[Var, Any] = {}
         self._capture_of: dict[int, Var] = {}
+        self._kept: list[Any] = []
 
     def input_tracers(self) -> list[Tracer]:
         return [Tracer(self, var) for var in self.inputs]
 
-    def bind(
-        self, op: Op, operands: Sequence[Any], params: dict[str, Any], out_sharding: NamedSharding | None
-    ) -> Tracer:
+    def bind(self, op: Op, operands: Sequence[Any], params: dict[str, Any]) -> Tracer:
         """Record ``op`` of the operands; the result's value in this trace."""
         atoms = tuple([self.atom(operand) for operand in operands])
         if op is CONVERT and type(atoms[0]) is Literal:
             return Tracer(self, literal(atoms[0].value, **params))
-        out = infer.output_type(op, [atom.type for atom in atoms], params, self.mesh, out_sharding)
-        return self.emit(op, atoms, (out,), params, out_sharding)[0]
+        types = [atom.type for atom in atoms]
+        if self.mesh is not None:
+            _check_context(op, types, self.mesh)
+        out, _ = infer(op, types, params)
+        if out.mesh is None and self.mesh is not None:
+            out = out.update(mesh=self.mesh)
+        return self.emit(op, atoms, (out,), params)[0]
 
     def emit(
-        self, op: Op, atoms: tuple[Atom, ...], types: Sequence[ArrayType], params: dict[str, Any],
-        out_sharding: NamedSharding | None = None,
-    ) -> list[Tracer]:  # fmt: skip
+        self, op: Any, atoms: tuple[Atom, ...], types: Sequence[ArrayType], params: dict[str, Any]
+    ) -> list[Tracer]:
         """Record one equation whose result types are known."""
         outs = tuple([Var(type) for type in types])
-        self._equations.append(Equation(op, atoms, outs, params, out_sharding, caller()))
+        self._equations.append(Equation(op, atoms, outs, params, caller()))
         return [Tracer(self, var) for var in outs]
 
     def atom(self, value: Any) -> Atom:
@@ -80,21 +84,21 @@ class Trace:
             self._check_reachable(value)
             if type(value.atom) is Literal:
                 return value.atom
-            return self._capture(value.atom, value.atom.type, value.atom)
+            return self._capture(value.atom, value.atom.type, value)
         if is_scalar(value):
             return literal(value)
-        if isinstance(value, Array):
-            value._check_alive()
+        if type(value) is Array:
+            value._live()
             return self._capture(value, value._key.type, value)
-        return self._capture(value, abstract(value), captured_host_value(value))
+        return self._capture(value, typeof(value), captured_host_value(value))
 
     def _capture(self, identity: Any, type: ArrayType, value: Any) -> Var:
         var = self._capture_of.get(id(identity))
         if var is None:
             var = Var(type)
-            # The captured value keeps `identity` alive, so that its id stays its own.
-            self._captured[var] = value if value is identity else (value, identity)
+            self._captured[var] = value
             self._capture_of[id(identity)] = var
+            self._kept.append(identity)  # so that its id stays its own while this trace is open
         return var
 
     def _check_reachable(self, tracer: Tracer) -> None:
@@ -103,14 +107,18 @@ class Trace:
             if trace is tracer.trace:
                 return
             trace = trace.parent
-        raise errors.UnexpectedTracerError(tracer.type, tracer.trace.source)
+        raise errors.UnexpectedTracerError(
+            "Encountered an unexpected tracer. A function transformed by JAX had a side effect, allowing for a "
+            f"reference to an intermediate value with type {tracer.type} wrapped in a JitTracer to escape the scope "
+            "of the transformation.\nJAX transformations require that functions explicitly return their outputs, "
+            "and disallow saving intermediate values to global state.\nThe function being traced when the value "
+            f"leaked was {tracer.trace.source} traced for jit."
+        )
 
-    def close(self, outputs: Sequence[Any]) -> Program:
+    def close(self, outputs: Sequence[Atom]) -> Program:
         """Finish the recording with these outputs."""
-        atoms = tuple([self.atom(value) for value in outputs])
         self.open = False
-        captured = {v: c[0] if type(c) is tuple else c for v, c in self._captured.items()}
-        return Program(self.name, self.inputs, captured, self._equations, atoms)
+        return Program(self.name, self.inputs, self._captured, self._equations, tuple(outputs))
 
     def dependencies(self, atom: Atom) -> list[str]:
         """Names of the inputs that a value depends on, for errors."""
@@ -128,14 +136,22 @@ class _Current(threading.local):
 current = _Current()
 
 
+recordings: set[Trace] = set()
+"""The traces that are being recorded, in all threads. Where it is empty, nothing is being traced."""
+
+
 @contextmanager
 def recording(trace: Trace) -> Iterator[Trace]:
     """Make ``trace`` the thread's current one; the one before comes back whatever happens."""
     before = current.trace
     current.trace = trace
+    recordings.add(trace)
+    context_tracing.depth += 1
     try:
         yield trace
     finally:
+        context_tracing.depth -= 1
+        recordings.discard(trace)
         current.trace = before
         trace.open = False
 
@@ -157,20 +173,27 @@ def lift(value: Any) -> Tracer:
     return value if type(value) is Tracer and value.trace is trace else Tracer(trace, trace.atom(value))
 
 
-def bind(op: Op, *operands: Any, out_sharding: NamedSharding | None = None, **params: Any) -> Tracer:
+def bind(op: Op, *operands: Any, **params: Any) -> Tracer:
     """Record one op in the current trace and return its result.
 
     Operands are values of the trace, numbers (they become literals of weak type) or arrays (captured).
-    ``out_sharding`` asks for the sharding of the result where the op's rule leaves a choice.
+    The parameter ``out_sharding`` (a NamedSharding or None) of any op asks for the sharding of the result.
 
     Raises:
         TypeError, ValueError: the op's own errors about shapes and types.
         ShardingTypeError: the operands' shardings do not combine on Explicit axes.
         MeshMismatchError: operands are on different abstract meshes.
+        ContextMeshError: an operand is on another mesh than the one that ``set_mesh`` chose.
     """
     trace = current.trace
     assert trace is not None, "bind outside of a trace"
-    return trace.bind(op, operands, params, out_sharding)
+    return trace.bind(op, operands, params)
 
 
-__all__ = ["Trace", "Tracer", "bind", "current", "lift", "recording", "tracing"]
+def _check_context(op: Op, types: Sequence[ArrayType], mesh: AbstractMesh) -> None:
+    for of in types:
+        if of.mesh is not None and of.mesh is not mesh:
+            raise errors.ContextMeshError(
+                f"For primitive {op.name}, context mesh {mesh} should match the aval mesh {of.mesh} for shape {of}.\n"
+                "Leave the set_mesh block, or move the array to the context mesh with device_put first."
+            )

@@ -1,0 +1,197 @@
+"""Chain: elementwise operations of one shape, evaluated together block by block.
+
+A chain like ``sin(x) * y + 1`` evaluated operation by operation writes and reads each intermediate array through
+the whole memory system. Here all of it is computed for one cache-sized block after the other: inputs are read
+once, outputs are written once into the memory given for them, and intermediates live in a few blocks of scratch
+that each thread keeps, or in the block of the output before its turn.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cuplace.staging.local import LocalOp, Register, Slot, Source
+
+BLOCK_BYTES = 1 << 16
+"""Bytes of one operand of one block: several operands fit into a core's second-level cache."""
+
+KEPT_SCRATCH_BYTES = 1 << 20
+"""Scratch blocks up to this size are kept by their thread; larger ones (of arrays with huge rows) are not."""
+
+
+class Block(NamedTuple):
+    """A place for one result: the part of an output array, or scratch."""
+
+    kind: str  # "out" or "scratch"
+    index: int  # the output's register, or the number of the scratch block
+    dtype: np.dtype
+
+
+class Step(NamedTuple):
+    """One operation of a chain, on places of the frame."""
+
+    ufunc: Callable[..., Any] | None
+    compute: Callable[..., Any]
+    params: Mapping[str, Any]
+    args: tuple[int, ...]
+    target: int
+
+
+class Chain:
+    """Operations of one result shape that are evaluated together.
+
+    The *frame* of a block is a list of arrays: the external arrays' parts, the numbers, the outputs' parts,
+    scratch. Steps name places in it.
+
+    Attributes:
+        externals: registers that are read and were made outside.
+        outputs: registers whose values are needed outside; memory for them is given to ``run``.
+        shape: the shape of all results.
+    """
+
+    def __init__(self, ops: Sequence[LocalOp], outputs: Sequence[int]) -> None:
+        self.shape = ops[0].shapes[0]
+        self.outputs = tuple(outputs)
+        made = {op.outs[0] for op in ops}
+        shapes = {
+            arg.index: shape
+            for op in ops
+            for arg, shape in zip(op.args, op.arg_shapes, strict=True)
+            if type(arg) is Register and arg.index not in made
+        }
+        self.externals = tuple(shapes)
+        self._cuts = tuple(_Cut(shape, self.shape) for shape in shapes.values())
+        self._itemsize = max(op.dtypes[0].itemsize for op in ops)
+        blocks = assign_blocks(ops, self.outputs)
+        self._scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
+        self._numbers = _numbers(ops)
+        self._steps = self._make_steps(ops, blocks)
+
+    def _make_steps(self, ops: Sequence[LocalOp], blocks: Mapping[int, Block]) -> list[Step]:
+        place: dict[Any, int] = {register: i for i, register in enumerate(self.externals)}
+        for number in self._numbers:
+            place[_identity(number)] = len(place)
+        for output in self.outputs:
+            place["out", output] = len(place)
+        for block in self._scratch:
+            place["scratch", block.index] = len(place)
+        for register, block in blocks.items():
+            place[register] = place[block.kind, block.index]
+        return [
+            Step(
+                getattr(np, op.ufunc) if op.ufunc else None, op.compute, op.params,
+                tuple([place[arg.index if type(arg) is Register else _identity(arg)] for arg in op.args]),
+                place[op.outs[0]],
+            )
+            for op in ops
+        ]  # fmt: skip
+
+    def run(self, externals: Sequence[Any], outputs: Sequence[Any], scalars: Sequence[Any]) -> None:
+        """Fill ``outputs`` from the external arrays and the numbers passed at the call."""
+        numbers = [scalars[n.index] if type(n) is Slot else n.value for n in self._numbers]
+        flat = all(cut.flat(array) for cut, array in zip(self._cuts, externals, strict=True))
+        if flat:
+            outputs = [output.reshape(-1) for output in outputs]
+            parts = [cut.flattened(array) for cut, array in zip(self._cuts, externals, strict=True)]
+        else:
+            parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
+        length, row = outputs[0].shape[0], outputs[0].shape[1:]
+        size = max(BLOCK_BYTES // (self._itemsize * math.prod(row) or 1), 1)
+        scratch = [_scratch(block, (size, *row)) for block in self._scratch]
+        for start in range(0, length, size):
+            stop = min(start + size, length)
+            frame = [array[start:stop] if cut else array for array, cut in parts]
+            frame += numbers
+            frame += [output[start:stop] for output in outputs]
+            frame += scratch if stop - start == size else [block[: stop - start] for block in scratch]
+            _evaluate(self._steps, frame)
+
+
+class _Cut:
+    """How an external array is cut into the parts of blocks."""
+
+    __slots__ = ("leading", "number", "whole")
+
+    def __init__(self, shape: tuple[int, ...], full: tuple[int, ...]) -> None:
+        self.number = math.prod(shape) == 1  # broadcasts like a number
+        self.whole = shape == full
+        self.leading = bool(shape) and len(shape) == len(full) and shape[0] == full[0]
+
+    def flat(self, array: Any) -> bool:
+        """Whether blocks may be cut from the array as if it had one dimension."""
+        return self.number or (self.whole and array.flags.c_contiguous)
+
+    def flattened(self, array: Any) -> tuple[Any, bool]:
+        return (array.reshape(-1), True) if self.whole else (array.reshape(()), False)
+
+
+def _evaluate(steps: Sequence[Step], frame: list[Any]) -> None:
+    for ufunc, compute, params, args, target in steps:
+        values = [frame[place] for place in args]
+        if ufunc is not None:
+            ufunc(*values, frame[target])
+        else:
+            np.copyto(frame[target], compute(np, *values, **params))
+
+
+def _numbers(ops: Sequence[LocalOp]) -> list[Source]:
+    """The slots and constants that the operations read, each once."""
+    found = {_identity(arg): arg for op in ops for arg in op.args if type(arg) is not Register}
+    return list(found.values())
+
+
+def _identity(number: Source) -> tuple[str, int]:
+    return ("slot", number.index) if type(number) is Slot else ("constant", id(number.value))
+
+
+def assign_blocks(ops: Sequence[LocalOp], outputs: Sequence[int]) -> dict[int, Block]:
+    """The block that each result is written to.
+
+    Going backwards, a block is busy from the last use of its value back to the operation that makes it, and free
+    before. Elementwise operations may write over what they read for the last time, so an operand may take over the
+    block of the result, also that of an output.
+    """
+    dtype_of = {op.outs[0]: op.dtypes[0] for op in ops}
+    blocks = {register: Block("out", register, dtype_of[register]) for register in outputs}
+    free: list[Block] = []
+    count = 0
+    for op in reversed(ops):
+        free.append(blocks[op.outs[0]])
+        for register in op.reads:
+            if register not in dtype_of or register in blocks:
+                continue
+            fits = [block for block in free if block.dtype == dtype_of[register]]
+            if fits:
+                blocks[register] = fits[-1]
+                free.remove(fits[-1])
+            else:
+                blocks[register] = Block("scratch", count, dtype_of[register])
+                count += 1
+    return blocks
+
+
+class _Pool(threading.local):
+    """Memory for scratch blocks, of each thread."""
+
+    def __init__(self) -> None:
+        self.blocks: list[np.ndarray] = []
+
+
+_pool = _Pool()
+
+
+def _scratch(block: Block, shape: tuple[int, ...]) -> np.ndarray:
+    nbytes = math.prod(shape) * block.dtype.itemsize
+    if nbytes > KEPT_SCRATCH_BYTES:
+        return np.empty(shape, block.dtype)
+    kept = _pool.blocks
+    while len(kept) <= block.index:
+        kept.append(np.empty(BLOCK_BYTES, np.uint8))
+    if kept[block.index].nbytes < nbytes:
+        kept[block.index] = np.empty(nbytes, np.uint8)
+    return kept[block.index][:nbytes].view(block.dtype).reshape(shape)

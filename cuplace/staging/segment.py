@@ -1,0 +1,268 @@
+"""Segment: operations that run on the shards of a device one after the other, as one submission."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cuplace.staging.fusion import BLOCK_BYTES, Chain
+from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source, quietly
+
+Action = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
+"""Computes something: from registers, into registers and the arrays given for results, with the numbers."""
+
+LARGE_BYTES = 2 * BLOCK_BYTES
+"""From this size on, fresh memory costs more than computing: results go into memory that was used before."""
+
+
+class Temporary(NamedTuple):
+    """Memory that a segment needs while it runs, besides that of its results."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Segment:
+    """A straight line of local operations.
+
+    Registers are numbered: first those of the inputs, in order, then the results of operations.
+
+    Attributes:
+        temporaries: arrays that ``run`` expects after those of the results.
+    """
+
+    def __init__(self, num_inputs: int, ops: Sequence[LocalOp], outputs: Sequence[int], xp: Any = np) -> None:
+        self.num_inputs = num_inputs
+        self.outputs = tuple(outputs)
+        self.ops = tuple(ops)
+        self.temporaries: tuple[Temporary, ...] = ()
+        self._xp = xp
+        self._num_registers = max((r for op in ops for r in op.outs), default=num_inputs - 1) + 1
+        self._plan = self._compile()
+
+    def run(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+        """Compute all results from the inputs ``reads`` into ``writes``."""
+        quietly(self.run_loud, reads, writes, scalars)
+
+    def run_loud(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+        """The same, with NumPy's warnings as the calling thread has them."""
+        registers = [*reads, *[None] * (self._num_registers - self.num_inputs)]
+        for action, dead in self._plan:
+            action(registers, writes, scalars)
+            for register in dead:
+                registers[register] = None
+
+    def work(self) -> Callable[[list[Any], list[Any], tuple[Any, ...]], None]:
+        """The quickest function that does what ``run`` does."""
+        if len(self.ops) == 1 and len(self.outputs) == 1 and not self.temporaries:
+            direct = _direct(self.ops[0], self._xp)
+            if direct is not None and not isinstance(self._plan[0][0], _ChainAction):
+                return direct
+        return self.run
+
+    # ------------------------------------------------------------------ compilation
+
+    def _compile(self) -> list[tuple[Action, tuple[int, ...]]]:
+        groups = group(self.ops) if self._xp is np else [[op] for op in self.ops]
+        memory = _Memory(self.outputs, groups)
+        actions = [self._action(group, memory, i) for i, group in enumerate(groups)]
+        self.temporaries = tuple(memory.temporaries)
+        return [(action, memory.dead_after(i)) for i, action in enumerate(actions)]
+
+    def _action(self, ops: Sequence[LocalOp], memory: _Memory, position: int) -> Action:
+        if is_chain(ops):
+            needed = memory.needed_after(ops, position)
+            chain = Chain(ops, needed)
+            return _ChainAction(chain, tuple([memory.place(r, chain.shape, _dtype(ops, r), position) for r in needed]))
+        (op,) = ops
+        places = tuple([
+            memory.place(r, shape, dtype, position) if self._wants_memory(op, memory, r, shape, dtype) else None
+            for r, shape, dtype in zip(op.outs, op.shapes, op.dtypes, strict=True)
+        ])  # fmt: skip
+        return _SingleAction(op, places, self._xp)
+
+    def _wants_memory(
+        self, op: LocalOp, memory: _Memory, register: int, shape: tuple[int, ...], dtype: np.dtype
+    ) -> bool:
+        """Whether a result is written to memory that is there already, rather than to fresh memory."""
+        if register in memory.outputs:
+            return True
+        can_write = op.is_loop or op.ufunc is not None
+        return can_write and math.prod(shape) * dtype.itemsize >= LARGE_BYTES
+
+
+class _Memory:
+    """Which of the arrays given to a segment each result is written to, and when registers die."""
+
+    def __init__(self, outputs: Sequence[int], groups: Sequence[Sequence[LocalOp]]) -> None:
+        self.outputs = {register: i for i, register in enumerate(outputs)}
+        self.temporaries: list[Temporary] = []
+        self._owner: dict[int, int] = {}  # temporary -> register that has it now
+        self._last_use: dict[int, int] = {}
+        for position, ops in enumerate(groups):
+            for op in ops:
+                # A result that nothing reads dies where it is made.
+                self._last_use.update(dict.fromkeys((*op.outs, *op.reads), position))
+        self._extend_over_views(groups)
+
+    def _extend_over_views(self, groups: Sequence[Sequence[LocalOp]]) -> None:
+        """What a view may share memory with lives at least as long as the view."""
+        for ops in reversed(groups):
+            if is_chain(ops) or ops[0].is_loop or ops[0].ufunc is not None:
+                continue  # these write their results into memory of their own
+            latest = self._last_use[ops[0].outs[0]]
+            for register in ops[0].reads:
+                self._last_use[register] = max(self._last_use[register], latest)
+
+    def dead_after(self, position: int) -> tuple[int, ...]:
+        return tuple([r for r, last in self._last_use.items() if last == position and r not in self.outputs])
+
+    def needed_after(self, ops: Sequence[LocalOp], position: int) -> list[int]:
+        """The results of a chain that something outside of it reads."""
+        made = [r for op in ops for r in op.outs]
+        return [r for r in made if r in self.outputs or self._last_use[r] > position]
+
+    def place(self, register: int, shape: tuple[int, ...], dtype: np.dtype, position: int) -> int:
+        """The number of the array, among those given for results, that a result is written to."""
+        if register in self.outputs:
+            return self.outputs[register]
+        wanted = Temporary(shape, dtype)
+        for i, temporary in enumerate(self.temporaries):
+            if temporary == wanted and self._last_use[self._owner[i]] < position:
+                self._owner[i] = register
+                return len(self.outputs) + i
+        self._owner[len(self.temporaries)] = register
+        self.temporaries.append(wanted)
+        return len(self.outputs) + len(self.temporaries) - 1
+
+
+class _SingleAction:
+    """One operation."""
+
+    __slots__ = ("_compute", "_op", "_places", "_sources", "_ufunc", "_xp")
+
+    def __init__(self, op: LocalOp, places: tuple[int | None, ...], xp: Any) -> None:
+        self._op = op
+        self._places = places
+        self._xp = xp
+        self._compute = op.compute
+        self._ufunc = getattr(xp, op.ufunc) if op.ufunc else None
+        self._sources = op.args
+
+    def __call__(self, registers: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+        op = self._op
+        values = [fetch(source, registers, scalars) for source in self._sources]
+        if self._ufunc is not None:
+            place = self._places[0]
+            if place is None:
+                registers[op.outs[0]] = self._ufunc(*values)
+            else:
+                registers[op.outs[0]] = writes[place]
+                self._ufunc(*values, writes[place])
+            return
+        targets = [None if place is None else writes[place] for place in self._places]
+        if op.is_loop:
+            results = self._compute(self._xp, *values, targets=targets, **op.params)
+        else:
+            results = [self._compute(self._xp, *values, **op.params)]
+        for register, target, result in zip(op.outs, targets, results, strict=True):
+            if target is None:
+                registers[register] = result
+            else:
+                if result is not target:
+                    target[...] = result
+                registers[register] = target
+
+
+class _ChainAction:
+    """A chain of elementwise operations, evaluated block by block."""
+
+    __slots__ = ("_chain", "_places")
+
+    def __init__(self, chain: Chain, places: tuple[int, ...]) -> None:
+        self._chain = chain
+        self._places = places
+
+    def __call__(self, registers: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+        chain = self._chain
+        results = [writes[place] for place in self._places]
+        chain.run([registers[r] for r in chain.externals], results, scalars)
+        for register, result in zip(chain.outputs, results, strict=True):
+            registers[register] = result
+
+
+def fetch(source: Source, registers: Sequence[Any], scalars: Sequence[Any]) -> Any:
+    """The value of an operand."""
+    if type(source) is Register:
+        return registers[source.index]
+    if type(source) is Slot:
+        return scalars[source.index]
+    return source.value
+
+
+def is_chain(ops: Sequence[LocalOp]) -> bool:
+    """Whether a group is worth evaluating block by block: several operations, or one that cannot write in place."""
+    if not fuses(ops[0]):
+        return False
+    large = math.prod(ops[0].shapes[0]) * max(op.dtypes[0].itemsize for op in ops) >= LARGE_BYTES
+    return large and (len(ops) > 1 or ops[0].ufunc is None)
+
+
+def fuses(op: LocalOp) -> bool:
+    """Whether an operation may be evaluated block by block."""
+    return op.elementwise and bool(op.shapes[0])
+
+
+def group(ops: Iterable[LocalOp]) -> list[list[LocalOp]]:
+    """Order the operations so that elementwise ones of one shape follow one another, and group these.
+
+    Groups of small arrays are groups of one: they stay in the cache anyhow.
+    """
+    waiting = list(ops)
+    unmade = {register for op in waiting for register in op.outs}
+    groups: list[list[LocalOp]] = []
+    while waiting:
+        current = groups[-1] if groups and fuses(groups[-1][0]) else None
+        chosen = next((i for i, op in enumerate(waiting) if current and _joins(op, current) and
+                       unmade.isdisjoint(op.reads)), None)  # fmt: skip
+        if chosen is None:
+            chosen = next(i for i, op in enumerate(waiting) if unmade.isdisjoint(op.reads))
+            groups.append([])
+        op = waiting.pop(chosen)
+        groups[-1].append(op)
+        unmade.difference_update(op.outs)
+    return [part for ops in groups for part in ([ops] if is_chain(ops) else [[op] for op in ops])]
+
+
+def _joins(op: LocalOp, group: Sequence[LocalOp]) -> bool:
+    return fuses(op) and op.shapes[0] == group[0].shapes[0]
+
+
+def _dtype(ops: Sequence[LocalOp], register: int) -> np.dtype:
+    return next(op.dtypes[0] for op in ops if op.outs[0] == register)
+
+
+def _direct(op: LocalOp, xp: Any) -> Action | None:
+    """A function for a segment of one ufunc of one or two operands, without registers."""
+    if op.ufunc is None or len(op.args) > 2:
+        return None
+    ufunc = getattr(xp, op.ufunc)
+    kinds = tuple(map(type, op.args))
+    if kinds == (Register,):
+        return lambda reads, writes, scalars: quietly(ufunc, reads[0], writes[0])
+    if kinds == (Register, Register):
+        i, j = (arg.index for arg in op.args)
+        return lambda reads, writes, scalars: quietly(ufunc, reads[i], reads[j], writes[0])
+    if kinds == (Register, Slot):
+        i = op.args[1].index
+        return lambda reads, writes, scalars: quietly(ufunc, reads[0], scalars[i], writes[0])
+    if kinds == (Slot, Register):
+        i = op.args[0].index
+        return lambda reads, writes, scalars: quietly(ufunc, scalars[i], reads[0], writes[0])
+    if kinds == (Register, Constant):
+        number = op.args[1].value
+        return lambda reads, writes, scalars: quietly(ufunc, reads[0], number, writes[0])
+    return None

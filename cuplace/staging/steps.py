@@ -1,0 +1,209 @@
+"""Steps: what an executable does one after the other, on an environment of buffers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from cuplace.runtime.memory import COMPUTE
+from cuplace.runtime.task import ComputeTask
+from cuplace.transfer.execute import move
+
+if TYPE_CHECKING:
+    from cuplace.runtime.buffer import Buffer
+    from cuplace.runtime.caller import Line
+    from cuplace.runtime.device import Device
+    from cuplace.staging.segment import Segment, Temporary
+    from cuplace.transfer.plan import TransferPlan
+
+Environment = list[Any]
+"""The buffers of each value, one a device in mesh order; None where it is not made yet, or no longer needed."""
+
+
+class Made(NamedTuple):
+    """A value that a step makes: its place in the environment, and what each device holds of it."""
+
+    place: int
+    shape: tuple[int, ...]
+    dtype: np.dtype
+
+
+class Step:
+    """One thing to do.
+
+    Attributes:
+        reads: places in the environment that it needs.
+        dead: places that nothing needs after it.
+    """
+
+    __slots__ = ("dead", "reads")
+
+    reads: tuple[int, ...]
+    dead: tuple[int, ...]
+
+    def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
+        """Enqueue it."""
+        raise NotImplementedError
+
+
+class SegmentStep(Step):
+    """Local work on every device: one submission a device.
+
+    ``segments`` has one element where all devices do the same, else one for each device.
+    """
+
+    __slots__ = ("devices", "made", "segments", "tasks", "temporaries")
+
+    def __init__(
+        self, name: str, segments: Sequence[Segment], reads: Sequence[int], made: Sequence[Made],
+        devices: Sequence[Device], seconds: float,
+    ) -> None:  # fmt: skip
+        self.segments = tuple(segments)
+        self.tasks = tuple([ComputeTask(name, segment.work(), seconds) for segment in segments])
+        self.temporaries: tuple[Temporary, ...] = segments[0].temporaries
+        self.reads = tuple(reads)
+        self.dead = ()
+        self.made = tuple(made)
+        self.devices = tuple(devices)
+
+    def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
+        scheduler = self.devices[0].scheduler
+        allocate = scheduler.allocate
+        reads, made, temporaries = self.reads, self.made, self.temporaries
+        launches = []
+        for i, device in enumerate(self.devices):
+            writes = [allocate(device, shape, dtype, COMPUTE) for _, shape, dtype in made]
+            writes += [allocate(device, shape, dtype, COMPUTE) for shape, dtype in temporaries]
+            launches.append((device.compute, [environment[place][i] for place in reads], writes))
+        if len(self.tasks) == 1:
+            scheduler.submit_batch(self.tasks[0], launches, scalars, line)
+        else:
+            for task, launch in zip(self.tasks, launches, strict=True):
+                scheduler.submit(task, *launch, scalars, line)
+        for k, (place, _, _) in enumerate(made):
+            environment[place] = [writes[k] for _, _, writes in launches]
+
+
+class MoveStep(Step):
+    """One value laid out anew."""
+
+    __slots__ = ("plan", "target")
+
+    def __init__(self, source: int, target: int, plan: TransferPlan) -> None:
+        self.reads = (source,)
+        self.dead = ()
+        self.target = target
+        self.plan = plan
+
+    def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
+        environment[self.target] = move(environment[self.reads[0]], self.plan, line)
+
+
+def run_steps(
+    steps: Sequence[Step], environment: Environment, scalars: tuple[Any, ...], line: Line | None
+) -> None:
+    """Enqueue all steps, letting go of buffers as soon as nothing needs them."""
+    for step in steps:
+        step.run(environment, scalars, line)
+        for place in step.dead:
+            environment[place] = None
+
+
+def note_dead(steps: Sequence[Step], kept: set[int]) -> None:
+    """Tell each step which values nothing needs after it; ``kept`` are needed after all of them."""
+    seen = set(kept)
+    for step in reversed(steps):
+        step.dead = tuple([place for place in dict.fromkeys(step.reads) if place not in seen])
+        seen.update(step.reads)
+
+
+class LoopStep(Step):
+    """A loop whose body moves data between devices: its steps are enqueued once for each iteration.
+
+    The body's environment starts with the constants, the carry and the slices of the inputs that are looped over.
+    """
+
+    __slots__ = ("body", "carried", "devices", "length", "num_consts", "num_places", "order", "slices", "stacked")
+
+    def __init__(
+        self, reads: Sequence[int], body: Sequence[Step], num_places: int, num_consts: int,
+        slices: Sequence[Made], carried: Sequence[tuple[int, int]], stacked: Sequence[tuple[int, Made]],
+        devices: Sequence[Device], length: int, reverse: bool,
+    ) -> None:  # fmt: skip
+        """
+        Args:
+            reads: places of constants, initial carry and inputs.
+            body: the steps of one iteration.
+            num_places: size of the body's environment.
+            num_consts: how many of ``reads`` are constants.
+            slices: for each input looped over, its place in the body and what a device holds of one element.
+            carried: for each carry, its place in the body at the end of an iteration, and the outer place of the
+                last one.
+            stacked: for each stacked result, its place in the body, and the outer value.
+            devices: in mesh order.
+            length, reverse: how many iterations, and whether the last element comes first.
+        """
+        self.reads = tuple(reads)
+        self.dead = ()
+        self.body = tuple(body)
+        self.num_places = num_places
+        self.num_consts = num_consts
+        self.slices = tuple(slices)
+        self.carried = tuple(carried)
+        self.stacked = tuple(stacked)
+        self.devices = tuple(devices)
+        self.length = length
+        self.order = range(length - 1, -1, -1) if reverse else range(length)
+
+    def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
+        given = [environment[place] for place in self.reads]
+        split = self.num_consts + len(self.carried)
+        consts, carry, inputs = given[: self.num_consts], given[self.num_consts : split], given[split:]
+        stacks = [self._empty(made) for _, made in self.stacked]
+        for i in self.order:
+            elements = [self._take(x, made, i, line) for x, made in zip(inputs, self.slices, strict=True)]
+            inner: Environment = [*consts, *carry, *elements]
+            inner += [None] * (self.num_places - len(inner))
+            run_steps(self.body, inner, (), line)
+            carry = [inner[place] for place, _ in self.carried]
+            for stack, (place, _) in zip(stacks, self.stacked, strict=True):
+                self._store(inner[place], stack, i, line)
+        for (_, outer), buffers in zip(self.carried, carry, strict=True):
+            environment[outer] = buffers
+        for (_, made), buffers in zip(self.stacked, stacks, strict=True):
+            environment[made.place] = buffers
+
+    def _empty(self, made: Made) -> list[Buffer]:
+        allocate = self.devices[0].scheduler.allocate
+        return [allocate(device, made.shape, made.dtype, COMPUTE) for device in self.devices]
+
+    def _take(self, source: list[Buffer], made: Made, index: int, line: Line | None) -> list[Buffer]:
+        elements = self._empty(made)
+        self._submit(_TAKE, source, elements, index, line)
+        return elements
+
+    def _store(self, source: list[Buffer], stack: list[Buffer], index: int, line: Line | None) -> None:
+        self._submit(_STORE, source, stack, index, line)
+
+    def _submit(
+        self, task: ComputeTask, reads: list[Buffer], writes: list[Buffer], index: int, line: Line | None
+    ) -> None:
+        launches = [
+            (device.compute, [read], [write])
+            for device, read, write in zip(self.devices, reads, writes, strict=True)
+        ]
+        self.devices[0].scheduler.submit_batch(task, launches, (index,), line)
+
+
+def _take(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+    writes[0][...] = reads[0][scalars[0]]
+
+
+def _store(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+    writes[0][scalars[0]] = reads[0]
+
+
+_TAKE = ComputeTask("scan element", _take, 0.0)
+_STORE = ComputeTask("scan result", _store, 0.0)
