@@ -529,6 +529,10 @@ class IndexTypeError(TypeError):
     """An index of a type that arrays do not take."""
 
 
+class NonConcreteBooleanIndexError(IndexError):
+    """A traced bool array was used as an index; how many elements it picks is not known."""
+
+
 class ShardingTypeError(TypeError):
     """The Explicit axes of the operands do not determine how the result is sharded."""
 
@@ -546,7 +550,11 @@ class EmptyReductionError(ValueError):
 
 
 class StackError(ValueError):
-    """Arrays of different shapes cannot be stacked."""
+    """Arrays cannot be joined: there are none, they are scalars, or, to be stacked, their shapes differ."""
+
+
+class NoValueError(ValueError):
+    """None was to be made an array."""
 
 
 # --- staging -----------------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ def _infer(name: str, accepts: str, out_dtype: DtypeRule, types: tuple[ArrayType
     for position, t in enumerate(types):
         _check_dtype(name, accepts, t.dtype, position if len(types) > 1 else None)
     shape = broadcast_shapes(name, [t.shape for t in types])
-    return OutType(shape, out_dtype(types[0].dtype), all(t.weak_type for t in types))
+    dtype = out_dtype(types[0].dtype)
+    return OutType(shape, dtype, dtype != dtypes.BOOL and all(t.weak_type for t in types))
 
 
 def _check_dtype(name: str, accepts: str, dtype: np.dtype, position: int | None) -> None:
@@ -183,6 +184,31 @@ TANH = elementwise("tanh", "tanh", "fc", weight=20.0)
 CONJ = elementwise("conj", "conjugate", "c")
 REAL = elementwise("real", None, "c", out_dtype=dtypes.real_dtype, compute=functools.partial(_part, "real"))
 IMAG = elementwise("imag", None, "c", out_dtype=dtypes.real_dtype, compute=functools.partial(_part, "imag"))
+
+
+# --- copies and constants of an array's shape --------------------------------------------------------------
+
+
+def _copy(xp: Any, x: Any) -> Any:
+    return x
+
+
+def _full_like_infer(types: tuple[ArrayType, ...], params: Params) -> OutType:
+    like, value = types
+    if broadcast_shapes("full_like", [like.shape, value.shape]) != like.shape:
+        raise errors.BroadcastError(
+            f"Incompatible types for broadcasting: input type={value} and requested type={like.short()}"
+        )
+    return OutType(like.shape, value.dtype, value.weak_type)
+
+
+def _full_like(xp: Any, like: Any, value: Any) -> Any:
+    return xp.broadcast_to(value, like.shape)
+
+
+COPY = elementwise("copy", None, compute=_copy)
+FULL_LIKE = Op("full_like", _full_like_infer, elementwise_rule(), _full_like, elementwise=True)
+"""Operands: an array, of which only shape and placement count, and a value that is broadcast to them."""
 
 
 # --- select ------------------------------------------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import operator
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from cuplace import errors
 from cuplace.array.type import ArrayType
 from cuplace.ops.factors import Factors, Kind, Labels, Problem, Rule
@@ -173,6 +175,8 @@ GETITEM = Op("gather", _infer, Rule(_factors, whole=_touched_text), _compute, vi
 def _take_infer(types: tuple[ArrayType, ...], params: Params) -> OutType:
     x, indices = types
     axis = params["axis"]
+    if x.shape[axis] == 0 and indices.size:
+        raise errors.ArrayIndexError("cannot do a non-empty take from an empty axes.")
     return OutType(x.shape[:axis] + indices.shape + x.shape[axis + 1 :], x.dtype, x.weak_type)
 
 
@@ -189,12 +193,28 @@ def _take_text(problem: Problem) -> str:
     return _gather_text(problem.types[0], repr(problem.types[1]))
 
 
-def _take(xp: Any, x: Any, indices: Any, *, axis: int) -> Any:
+def _take(xp: Any, x: Any, indices: Any, *, axis: int, fill: bool) -> Any:
     size = x.shape[axis]
+    if size == 0:
+        return xp.take(x, indices, axis=axis)
     wrapped = xp.where(indices < 0, indices + size, indices)
-    return xp.take(x, xp.clip(wrapped, 0, max(size - 1, 0)), axis=axis)
+    taken = xp.take(x, xp.clip(wrapped, 0, size - 1), axis=axis)
+    if not fill:
+        return taken
+    inside = ((wrapped >= 0) & (wrapped < size)).reshape(indices.shape + (1,) * (x.ndim - axis - 1))
+    return xp.where(inside, taken, _filler(x.dtype))
+
+
+def _filler(dtype: np.dtype) -> Any:
+    """What stands for a missing element: NaN, the smallest signed or the largest unsigned integer, True."""
+    if dtype.kind == "i":
+        return dtype.type(np.iinfo(dtype).min)
+    if dtype.kind == "u":
+        return dtype.type(np.iinfo(dtype).max)
+    return dtype.type(1) if dtype.kind == "b" else dtype.type(np.nan)
 
 
 TAKE = Op("gather", _take_infer, Rule(_take_factors, whole=_take_text), _take)
-"""Operands: an array and an integer array of positions. Params: ``axis``. Positions may count from the end; those out
-of range are clamped, as in JAX, since they are not known when the operation is called."""
+"""Operands: an array and an integer array of positions. Params: ``axis``; ``fill``, what positions out of range give:
+NaN or the like, else the nearest element. Positions may count from the end. They are not known when the operation is
+called, so that those out of range cannot be an error."""

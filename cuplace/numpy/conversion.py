@@ -1,0 +1,161 @@
+"""``array`` and ``asarray``: arrays from host values, and from other arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cuplace import errors
+from cuplace.array import dtypes
+from cuplace.array.array import Array
+from cuplace.array.put import device_put
+from cuplace.numpy.promotion import cast
+from cuplace.numpy.shaping import astype, copy, reshape, stack
+from cuplace.ops.elementwise import COPY
+from cuplace.placement.sharding import NamedSharding
+from cuplace.placement.spec import PartitionSpec
+from cuplace.runtime.context import context_mesh
+from cuplace.staging.eager import eager
+from cuplace.staging.trace import bind, lift, tracing
+
+SCALARS = (bool, int, float, complex)
+
+
+@eager("asarray", static=("dtype",), device="device")
+def _placed(x: Any, dtype: Any, device: Any = None) -> Any:
+    return bind(COPY, x) if dtype is None else cast(x, dtype)
+
+
+def array(
+    object: Any, dtype: Any = None, copy: bool = True, order: str | None = "K", ndmin: int = 0, *, device: Any = None
+) -> Array:
+    """A new array of the values of an array, a number, or nested lists and tuples of these.
+
+    Args:
+        object: the values. Python numbers become int32, float32, complex64 or bool; a number alone stays weak.
+        dtype: the dtype, or None.
+        copy: whether an Array is copied.
+        order: accepted for NumPy's sake.
+        ndmin: how many dimensions the result has at least.
+        device: a device or a sharding, to which the array is committed. An Array that is committed elsewhere is
+            refused: use ``device_put``.
+
+    Raises:
+        DtypeError: a TypeError: strings, objects and other things that are no numbers.
+        ValueError: None, and lists of unequal lengths.
+        IntegerRangeError, OverflowError: an integer that does not fit into the dtype.
+
+    Example:
+        >>> array([[1, 2], [3, 4]])
+        Array([[1, 2],
+               [3, 4]], dtype=int32)
+    """
+    wanted = None if dtype is None else dtypes.requested(dtype, "array")
+    return _converted(object, wanted, bool(copy), ndmin, device)
+
+
+def asarray(
+    a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None
+) -> Array:
+    """Like `array`, but an Array that is right already is returned as it is.
+
+    Example:
+        >>> x = asarray(1.5)
+        >>> asarray(x) is x
+        True
+    """
+    wanted = None if dtype is None else dtypes.requested(dtype, "asarray")
+    return _converted(a, wanted, bool(copy), 0, device)
+
+
+def _converted(value: Any, dtype: np.dtype | None, copied: bool, ndmin: int, device: Any) -> Array:
+    if value is None:
+        raise errors.NoValueError("None is not a valid value for jnp.array")
+    if isinstance(value, Array):
+        out = _from_array(value, dtype, copied, device)
+    elif isinstance(value, list | tuple) and any(isinstance(leaf, Array) for leaf in _leaves(value)):
+        out = stack([_converted(part, dtype, False, 0, None) for part in value], dtype=dtype)
+        out = out if device is None else _placed(out, None, device=device)
+    else:
+        out = _from_host(_host_value(value, dtype), device)
+    return out if out.ndim >= ndmin else reshape(out, (1,) * (ndmin - out.ndim) + out.shape)
+
+
+def _from_array(value: Array, dtype: np.dtype | None, copied: bool, device: Any) -> Array:
+    if device is not None:
+        return _placed(value, dtype, device=device)
+    if dtype is not None and (dtype != value.dtype or value.weak_type):
+        return astype(value, dtype)
+    return copy(value) if copied else value
+
+
+def _from_host(value: Any, device: Any) -> Array:
+    if device is None:
+        if tracing():
+            return lift(value)
+        mesh = context_mesh()
+        if mesh is not None and not mesh.empty:
+            device = NamedSharding(mesh, PartitionSpec())
+    return device_put(value, device)
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The numbers and arrays in nested lists and tuples."""
+    for part in value:
+        if isinstance(part, list | tuple):
+            yield from _leaves(part)
+        else:
+            yield part
+
+
+def _host_value(value: Any, dtype: np.dtype | None) -> Any:
+    """A NumPy array, or a Python number where its weakness is to be kept."""
+    if isinstance(value, SCALARS) and dtype is None and not isinstance(value, np.generic):
+        return value
+    if isinstance(value, SCALARS) and not isinstance(value, np.generic):
+        return np.asarray(value, dtype=dtype)
+    if isinstance(value, list | tuple | range):
+        return _from_sequence(value, dtype)
+    found = _numbers(np.asarray(value), value)
+    return found if dtype is None else _cast(found, dtype)
+
+
+def _from_sequence(value: Any, dtype: np.dtype | None) -> np.ndarray:
+    """Python numbers of a sequence become the default types; NumPy values in it promote as arrays do."""
+    found = _numbers(np.asarray(value), value)
+    if dtype is not None:
+        return _cast(found, dtype) if found.dtype.kind not in "iu" or dtype.kind not in "iu" else _exact(value, dtype)
+    types = {(leaf.dtype, False) if isinstance(leaf, np.ndarray | np.generic) else _number_type(leaf)
+             for leaf in _leaves(value)}  # fmt: skip
+    target = dtypes.promote(types)[0] if types else dtypes.default_dtype("float")
+    return _exact(value, target) if found.dtype.kind in "iu" and target.kind in "iu" else _cast(found, target)
+
+
+def _number_type(value: Any) -> tuple[np.dtype, bool]:
+    if isinstance(value, bool):
+        return dtypes.BOOL, False
+    weak = "int" if isinstance(value, int) else "float" if isinstance(value, float) else "complex"
+    return dtypes.default_dtype(weak), True
+
+
+def _exact(value: Any, dtype: np.dtype) -> np.ndarray:
+    """Integers converted one by one, so that NumPy raises OverflowError for one that does not fit."""
+    return np.array(list(value), dtype=dtype)
+
+
+def _cast(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
+    real = value.dtype.kind == "c" and dtype.kind not in "cb"
+    with np.errstate(all="ignore"):
+        return (value.real if real else value).astype(dtype)
+
+
+def _numbers(found: np.ndarray, value: Any) -> np.ndarray:
+    if not dtypes.is_supported(found.dtype):
+        shown = found.dtype.name if found.dtype.kind == "O" else found.dtype.str
+        raise errors.DtypeError(
+            f"Value '{value}' with dtype {shown} is not a valid JAX array type. "
+            "Only arrays of numeric types are supported by JAX."
+        )
+    return found

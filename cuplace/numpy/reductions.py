@@ -1,0 +1,441 @@
+"""Functions that combine elements along axes: sums, means, extremes, their positions, running sums, sorting.
+
+``axis`` is an integer, a tuple of integers, or None for all axes; ``keepdims`` keeps reduced axes with size 1.
+A sharded axis may be reduced: each device reduces its part, and the parts are combined. Small types are summed
+in larger ones: integers and bools in int32 or uint32, float16 and bfloat16 in float32. All functions raise
+
+- ValueError: an axis is out of range or named twice;
+- TypeError: the operand is no array.
+
+    >>> import cuplace.numpy as jnp
+    >>> jnp.sum(jnp.arange(6).reshape(2, 3), axis=1)
+    Array([ 3, 12], dtype=int32)
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from cuplace import errors
+from cuplace.array import dtypes
+from cuplace.array.array import Array
+from cuplace.numpy.elementwise import isclose
+from cuplace.numpy.promotion import cast, number, promote, to_bool
+from cuplace.ops import elementwise as elementwise_ops
+from cuplace.ops import reductions as ops
+from cuplace.ops.op import Op
+from cuplace.ops.reshape import RESHAPE
+from cuplace.ops.shapes import normalize_axes, normalize_axis
+from cuplace.staging.eager import eager
+from cuplace.staging.trace import bind, lift
+from cuplace.staging.tracer import Tracer
+
+Axis = int | tuple[int, ...] | None
+
+
+def _static_axis(axis: Any) -> Any:
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
+def _no_out(name: str, out: Any) -> None:
+    if out is not None:
+        raise NotImplementedError(f"The 'out' argument to jnp.{name} is not supported.")
+
+
+def _requested(dtype: Any, name: str) -> np.dtype | None:
+    return None if dtype is None else dtypes.requested(dtype, name)
+
+
+# --- sums and products -------------------------------------------------------------------------------------
+
+
+def _sum_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype of a sum: at least as wide as the default integer type, for integers and bools."""
+    if dtype == dtypes.BOOL:
+        return dtypes.default_dtype("int")
+    wide = dtypes.default_dtype("int")
+    if dtype.kind == "i":
+        return wide if dtype.itemsize < wide.itemsize else dtype
+    if dtype.kind == "u":
+        unsigned = np.dtype(f"u{wide.itemsize}")
+        return unsigned if dtype.itemsize < unsigned.itemsize else dtype
+    return dtype
+
+
+def _reduce(op: Op, x: Tracer, axis: Axis, keepdims: bool) -> Tracer:
+    """Reduce; narrow floats are accumulated in float32."""
+    narrow = dtypes.is_float(x.dtype) and x.dtype.itemsize < 4 and op in (ops.REDUCE_SUM, ops.REDUCE_PROD)
+    wide = cast(x, np.dtype("float32"), x.weak_type) if narrow else x
+    out = bind(op, wide, axes=normalize_axes(axis, x.ndim), keepdims=keepdims)
+    return cast(out, x.dtype, x.weak_type)
+
+
+def _masked(x: Tracer, where: Tracer | None, identity: Any) -> Tracer:
+    """The elements that count, with the identity of the reduction in place of the others."""
+    if where is None:
+        return x
+    return bind(elementwise_ops.SELECT, to_bool(where), x, number(identity, x))
+
+
+def _accumulation(op: Op, join: Op, identity: int, name: str) -> Any:
+    @eager(name, static=("axis", "dtype", "keepdims"))
+    def accumulate(a: Any, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+        x = cast(a, dtype or _sum_dtype(a.dtype))
+        out = _reduce(op, _masked(x, where, identity), axis, keepdims)
+        return out if initial is None else bind(join, out, cast(initial, out.dtype))
+
+    return accumulate
+
+
+_sum = _accumulation(ops.REDUCE_SUM, elementwise_ops.ADD, 0, "sum")
+_prod = _accumulation(ops.REDUCE_PROD, elementwise_ops.MUL, 1, "prod")
+
+
+def sum(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Array:
+    """The sum over axes, of the elements where ``where`` holds, plus ``initial``.
+
+    Integers and bools are summed in int32 (uint32 where unsigned), unless ``dtype`` says otherwise.
+
+    Example:
+        >>> sum(True)
+        Array(1, dtype=int32)
+    """
+    _no_out("sum", out)
+    return _sum(a, _static_axis(axis), _requested(dtype, "sum"), bool(keepdims), initial, where)
+
+
+def prod(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: None = None,
+    keepdims: bool = False,
+    initial: Any = None,
+    where: Any = None,
+) -> Array:
+    """The product over axes, of the elements where ``where`` holds, times ``initial``; dtypes as in `sum`."""
+    _no_out("prod", out)
+    return _prod(a, _static_axis(axis), _requested(dtype, "prod"), bool(keepdims), initial, where)
+
+
+# --- extremes ----------------------------------------------------------------------------------------------
+
+
+def _extreme(op: Op, join: Op, name: str) -> Any:
+    @eager(name, static=("axis", "keepdims"))
+    def extreme(a: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+        if where is not None and initial is None:
+            raise errors.EmptyReductionError(
+                f"reduction operation {name} does not have an identity, so to use a where mask one has to "
+                "specify 'initial'"
+            )
+        if initial is None:
+            return _reduce(op, cast(a, a.dtype), axis, keepdims)
+        start = cast(initial, a.dtype)
+        x = cast(a, a.dtype) if where is None else bind(elementwise_ops.SELECT, to_bool(where), a, start)
+        axes = normalize_axes(axis, x.ndim)
+        if math.prod(x.shape[i] for i in axes) == 0:
+            filled = bind(ops.REDUCE_SUM, x, axes=axes, keepdims=keepdims)
+            return bind(elementwise_ops.FULL_LIKE, filled, start)
+        return bind(join, _reduce(op, x, axis, keepdims), start)
+
+    return extreme
+
+
+_max = _extreme(ops.REDUCE_MAX, elementwise_ops.MAX, "max")
+_min = _extreme(ops.REDUCE_MIN, elementwise_ops.MIN, "min")
+
+
+def max(
+    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
+    """The largest element along axes, NaN where there is one; ``initial`` counts as one more element.
+
+    Raises:
+        EmptyReductionError: a ValueError, of no elements without ``initial``.
+    """
+    _no_out("max", out)
+    return _max(a, _static_axis(axis), bool(keepdims), initial, where)
+
+
+def min(
+    a: Any, axis: Any = None, out: None = None, keepdims: bool = False, initial: Any = None, where: Any = None
+) -> Array:
+    """The smallest element along axes, NaN where there is one; ``initial`` counts as one more element.
+
+    Raises:
+        EmptyReductionError: a ValueError, of no elements without ``initial``.
+    """
+    _no_out("min", out)
+    return _min(a, _static_axis(axis), bool(keepdims), initial, where)
+
+
+amax, amin = max, min
+
+
+def _position(op: Op, name: str) -> Any:
+    @eager(name, static=("axis", "keepdims"))
+    def position(a: Any, axis: Any, keepdims: bool) -> Any:
+        x = bind(RESHAPE, a, shape=(a.size,)) if axis is None and a.ndim != 1 else a
+        along = normalize_axis(0 if axis is None else axis, x.ndim)
+        found = bind(op, x, axis=along, dtype=dtypes.default_dtype("int"))
+        if not keepdims:
+            return found
+        shape = (1,) * a.ndim if axis is None else (*a.shape[:along], 1, *a.shape[along + 1 :])
+        return bind(RESHAPE, found, shape=shape)
+
+    return position
+
+
+_argmax = _position(ops.ARGMAX, "argmax")
+_argmin = _position(ops.ARGMIN, "argmin")
+
+
+def argmax(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+    """The position of the first largest element along an axis, or in the flattened array; int32."""
+    _no_out("argmax", out)
+    return _argmax(a, axis, bool(keepdims))
+
+
+def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | None = None) -> Array:
+    """The position of the first smallest element along an axis, or in the flattened array; int32."""
+    _no_out("argmin", out)
+    return _argmin(a, axis, bool(keepdims))
+
+
+# --- truths ------------------------------------------------------------------------------------------------
+
+
+def _quantifier(op: Op, neutral: bool, name: str) -> Any:
+    @eager(name, static=("axis", "keepdims"))
+    def quantify(a: Any, axis: Any, keepdims: bool, where: Any) -> Any:
+        return _reduce(op, _masked(to_bool(a), where, neutral), axis, keepdims)
+
+    return quantify
+
+
+_any = _quantifier(ops.REDUCE_OR, False, "any")
+_all = _quantifier(ops.REDUCE_AND, True, "all")
+
+
+def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    """Whether some element along axes differs from zero."""
+    _no_out("any", out)
+    return _any(a, _static_axis(axis), bool(keepdims), where)
+
+
+def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
+    """Whether all elements along axes differ from zero."""
+    _no_out("all", out)
+    return _all(a, _static_axis(axis), bool(keepdims), where)
+
+
+# --- means and variances -----------------------------------------------------------------------------------
+
+
+def _computing_dtype(dtype: np.dtype) -> np.dtype:
+    """The dtype in which a mean is computed; narrow floats in float32."""
+    inexact = dtypes.to_inexact(dtype)
+    return np.dtype("float32") if dtypes.is_float(inexact) and inexact.itemsize < 4 else inexact
+
+
+def _count(x: Tracer, axis: Axis, keepdims: bool, where: Tracer | None) -> Tracer:
+    """How many elements a mean is taken of, in x's dtype."""
+    axes = normalize_axes(axis, x.ndim)
+    if where is None:
+        return number(float(math.prod(x.shape[i] for i in axes)), x)
+    ones = bind(elementwise_ops.FULL_LIKE, x, number(1, x))
+    return bind(ops.REDUCE_SUM, _masked(ones, where, 0), axes=axes, keepdims=keepdims)
+
+
+def _average(x: Tracer, axis: Axis, keepdims: bool, where: Tracer | None) -> Tracer:
+    total = bind(ops.REDUCE_SUM, _masked(x, where, 0), axes=normalize_axes(axis, x.ndim), keepdims=keepdims)
+    return bind(elementwise_ops.DIV, total, _count(x, axis, keepdims, where))
+
+
+@eager("mean", static=("axis", "dtype", "keepdims"))
+def _mean(a: Any, axis: Any, dtype: Any, keepdims: bool, where: Any) -> Any:
+    wanted = dtype or dtypes.to_inexact(a.dtype)
+    x = cast(a, _computing_dtype(wanted))
+    return cast(_average(x, axis, keepdims, where), wanted)
+
+
+def mean(
+    a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
+) -> Array:
+    """The mean over axes, in floating point; NaN of no elements.
+
+    Example:
+        >>> mean(3)
+        Array(3., dtype=float32)
+    """
+    _no_out("mean", out)
+    return _mean(a, _static_axis(axis), _requested(dtype, "mean"), bool(keepdims), where)
+
+
+def _variance(a: Tracer, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Tracer | None) -> Tracer:
+    computing = _computing_dtype(dtype or a.dtype)
+    x = cast(a, computing)
+    centred = bind(elementwise_ops.SUB, x, _average(x, axis, True, where))
+    if dtypes.is_complex(computing):
+        squares = bind(
+            elementwise_ops.ADD,
+            bind(elementwise_ops.SQUARE, bind(elementwise_ops.REAL, centred)),
+            bind(elementwise_ops.SQUARE, bind(elementwise_ops.IMAG, centred)),
+        )
+    else:
+        squares = bind(elementwise_ops.SQUARE, centred)
+    total = bind(ops.REDUCE_SUM, _masked(squares, where, 0), axes=normalize_axes(axis, a.ndim), keepdims=keepdims)
+    count = bind(elementwise_ops.SUB, _count(squares, axis, keepdims, where), number(ddof, total))
+    return bind(elementwise_ops.DIV, total, count)
+
+
+def _variance_dtype(a: Tracer, dtype: Any) -> np.dtype:
+    return dtypes.real_dtype(dtype or dtypes.to_inexact(a.dtype))
+
+
+@eager("var", static=("axis", "dtype", "ddof", "keepdims"))
+def _var(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any) -> Any:
+    return cast(_variance(a, axis, dtype, ddof, keepdims, where), _variance_dtype(a, dtype))
+
+
+@eager("std", static=("axis", "dtype", "ddof", "keepdims"))
+def _std(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any) -> Any:
+    spread = bind(elementwise_ops.SQRT, _variance(a, axis, dtype, ddof, keepdims, where))
+    return cast(spread, _variance_dtype(a, dtype))
+
+
+def var(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: None = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    where: Any = None,
+    correction: float | None = None,
+) -> Array:
+    """The variance over axes: squared distances from the mean, summed and divided by their number minus ``ddof``.
+
+    ``correction`` is another name of ``ddof`` (the Array API's). The result is real, also of complex numbers.
+    """
+    _no_out("var", out)
+    ddof = ddof if correction is None else correction
+    return _var(a, _static_axis(axis), _requested(dtype, "var"), ddof, bool(keepdims), where)
+
+
+def std(
+    a: Any,
+    axis: Any = None,
+    dtype: Any = None,
+    out: None = None,
+    ddof: float = 0,
+    keepdims: bool = False,
+    *,
+    where: Any = None,
+    correction: float | None = None,
+) -> Array:
+    """The standard deviation over axes: the square root of `var`."""
+    _no_out("std", out)
+    ddof = ddof if correction is None else correction
+    return _std(a, _static_axis(axis), _requested(dtype, "std"), ddof, bool(keepdims), where)
+
+
+# --- along one axis ----------------------------------------------------------------------------------------
+
+
+def _running(op: Op, name: str) -> Any:
+    @eager(name, static=("axis", "dtype"))
+    def run(a: Any, axis: Any, dtype: Any) -> Any:
+        if axis is None:
+            _check_flat(a, name)
+        x = bind(RESHAPE, a, shape=(a.size,)) if axis is None and a.ndim != 1 else a
+        along = normalize_axis(0 if axis is None else axis, x.ndim)
+        wanted = dtype or (dtypes.default_dtype("int") if a.dtype == dtypes.BOOL else a.dtype)
+        computing = _computing_dtype(wanted) if dtypes.is_float(wanted) else wanted
+        return cast(bind(op, cast(x, computing), axis=along), wanted)
+
+    return run
+
+
+def _check_flat(a: Tracer, name: str) -> None:
+    """JAX asks for a gathered operand where it is flattened first."""
+    if "@" in str(a.type):
+        raise errors.ShardingTypeError(
+            f"The input should be fully replicated when axis is not specified to {name}. Got input type={a.type}\n"
+            "Gather it first, with reshard, or give an axis that is not sharded."
+        )
+
+
+_cumsum = _running(ops.CUMSUM, "cumsum")
+_cumprod = _running(ops.CUMPROD, "cumprod")
+
+
+def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    """Running sums along an axis, or of the flattened array, in the operand's dtype (bools in int32).
+
+    Raises:
+        ShardingTypeError: a TypeError, where the axis is sharded over Explicit mesh axes.
+    """
+    _no_out("cumsum", out)
+    return _cumsum(a, axis, _requested(dtype, "cumsum"))
+
+
+def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
+    """Running products along an axis, or of the flattened array; see `cumsum`."""
+    _no_out("cumprod", out)
+    return _cumprod(a, axis, _requested(dtype, "cumprod"))
+
+
+@eager("sort", static=("axis",))
+def _sort(a: Any, axis: Any) -> Any:
+    x = bind(RESHAPE, a, shape=(a.size,)) if axis is None else a
+    return bind(ops.SORT, x, axis=normalize_axis(0 if axis is None else axis, x.ndim))
+
+
+@eager("argsort", static=("axis",))
+def _argsort(a: Any, axis: Any) -> Any:
+    x = bind(RESHAPE, a, shape=(a.size,)) if axis is None else a
+    along = normalize_axis(0 if axis is None else axis, x.ndim)
+    return bind(ops.ARGSORT, x, axis=along, dtype=dtypes.default_dtype("int"))
+
+
+def sort(a: Any, axis: int | None = -1) -> Array:
+    """The elements in ascending order along an axis; NaNs come last. None flattens first.
+
+    Raises:
+        ShardingTypeError: a TypeError, where the axis is sharded over Explicit mesh axes.
+    """
+    return _sort(a, axis)
+
+
+def argsort(a: Any, axis: int | None = -1) -> Array:
+    """The positions that sort the elements along an axis, stable; int32. See `sort`."""
+    return _argsort(a, axis)
+
+
+@eager("allclose", static=("rtol", "atol", "equal_nan"))
+def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False) -> Any:
+    """Whether all elements are close, as `isclose` says; a bool array without dimensions."""
+    near = isclose(a, b, rtol, atol, equal_nan)
+    return _reduce(ops.REDUCE_AND, near, None, False)
+
+
+@eager("array_equal")
+def array_equal(a1: Any, a2: Any) -> Any:
+    """Whether two arrays have one shape and equal elements; a bool array without dimensions."""
+    if a1.shape != a2.shape:
+        return lift(False)
+    return _reduce(ops.REDUCE_AND, bind(elementwise_ops.EQ, *promote(a1, a2)), None, False)
