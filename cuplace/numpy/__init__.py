@@ -17,6 +17,7 @@ import numpy as np
 from numpy import complexfloating, dtype, floating, generic, inexact, integer, number, signedinteger, unsignedinteger
 
 from cuplace.array.array import Array as ndarray
+from cuplace.numpy import methods as _methods  # noqa: F401  # attaches operators to arrays
 from cuplace.numpy.conversion import array, asarray
 from cuplace.numpy.creation import (
     arange,

@@ -21,6 +21,10 @@ from cuplace.placement.box import Box
 Shape = tuple[int, ...]
 Params = Mapping[str, Any]
 
+OUT_SHARDING = "out_sharding"
+"""The parameter, of any operation, that says where the user wants the result (a NamedSharding or None). It steers
+``rule.resolve`` and never reaches ``compute``."""
+
 
 class OutType(NamedTuple):
     """What ``infer`` answers: everything about a result except its placement, which ``rule.resolve`` gives."""
@@ -98,7 +102,8 @@ class Op:
             in_shapes: the shapes of the operand shards at hand.
             box: the part of the result (before any combination of partial results) to be computed.
         """
-        return dict(params if self.localize is None else self.localize(params, in_shapes, box))
+        kept = {name: value for name, value in params.items() if name != OUT_SHARDING}
+        return kept if self.localize is None else dict(self.localize(kept, in_shapes, box))
 
     def __repr__(self) -> str:
         return f"Op({self.name})"

@@ -84,12 +84,10 @@ class Call:
         return Problem(self.op.name, self.types, specs, self.params, self.out.shape, **where)
 
 
-def infer(
-    op: Op, types: Sequence[ArrayType], params: Params, out_sharding: NamedSharding | None = None
-) -> tuple[ArrayType, Resolution]:
+def infer(op: Op, types: Sequence[ArrayType], params: Params) -> tuple[ArrayType, Resolution]:
     """The type of the result of an operation, and how it is carried out.
 
-    The mesh is that of the operands, or that of ``out_sharding`` where no operand has one.
+    The mesh is that of the operands, or that of the parameter ``out_sharding`` where no operand has one.
 
     Raises:
         MeshMismatchError: a ValueError; the operands are typed on different meshes.
@@ -98,6 +96,7 @@ def infer(
         Other errors: what ``op.infer`` raises.
     """
     types = tuple(types)
+    out_sharding = params.get("out_sharding")
     mesh = common_mesh(types, out_sharding)
     kind = common_memory_kind(op.name, types)
     out = op.infer(types, params)
