@@ -30,7 +30,7 @@ from cuplace.runtime.platform import (
     process_count,
     process_index,
 )
-from cuplace.staging import operators as _operators  # noqa: F401
+from cuplace.numpy import methods as _methods  # noqa: F401
 from cuplace.staging.jit import jit
 
 __all__ = [

@@ -53,14 +53,12 @@ class Executable:
         results: the place and the key of each result.
         num_places: size of the environment.
         governor: the operand or constant whose line of commitment the results inherit.
-        donated: positions of the operands that are consumed.
     """
 
     def __init__(
         self, entries: Sequence[Entry], numbers: Sequence[tuple[int, Callable[[Any], Any]]],
         constants: Sequence[tuple[int, Array]], baked: Sequence[tuple[int, list[Buffer]]], steps: Sequence[Step],
         results: Sequence[tuple[int, OperandKey]], num_places: int, governor: int | Array | None,
-        donated: Sequence[int] = (),
     ) -> None:  # fmt: skip
         self.entries = tuple(entries)
         self.numbers = tuple(numbers)
@@ -70,7 +68,6 @@ class Executable:
         self.results = tuple(results)
         self.num_places = num_places
         self.governor = governor
-        self.donated = tuple(donated)
 
     def __call__(self, operands: Sequence[Any]) -> list[Array]:
         """Run on these operands; the results.

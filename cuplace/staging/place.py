@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from cuplace.staging.value import Value
 
 
-def place(call: Call, donated: Sequence[int] = ()) -> Executable:
+def place(call: Call) -> Executable:
     """The executable of a call's program on the devices that its operands and context decide.
 
     Raises:
@@ -50,7 +50,7 @@ def place(call: Call, donated: Sequence[int] = ()) -> Executable:
     numbers = [(position, converter) for (position, _), (_, converter) in lowering.slots.items()]
     return Executable(
         inputs.entries(), numbers, constants.living, constants.baked, steps, results, lowering.num_places,
-        _governor(home, program.constants), donated,
+        _governor(home, program.constants),
     )  # fmt: skip
 
 

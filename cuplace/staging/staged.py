@@ -54,16 +54,21 @@ class Bound:
     Attributes:
         run: the executable in its quickest form.
         executable: the executable itself.
+        structure: of the results.
         is_single: whether the result is one new array.
+        program: what the executable was made of.
     """
 
-    __slots__ = ("_passed", "_structure", "executable", "is_single", "run")
+    __slots__ = ("_passed", "executable", "is_single", "program", "run", "structure")
 
-    def __init__(self, executable: Executable, structure: Any, passed: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, executable: Executable, structure: Any, passed: Sequence[tuple[int, int]], program: Program
+    ) -> None:
         self.run: Run = executable.quickest()
         self.executable = executable
+        self.structure = structure
         self.is_single = optree.treespec_is_leaf(structure) and not passed
-        self._structure = structure
+        self.program = program
         self._passed = passed
 
     def __call__(self, operands: Sequence[Any]) -> Any:
@@ -73,7 +78,7 @@ class Bound:
             return results[0]
         for i, position in self._passed:
             results[i] = operands[position]
-        return optree.tree_unflatten(self._structure, results)
+        return optree.tree_unflatten(self.structure, results)
 
 
 MAX_KEPT = 8192
@@ -133,21 +138,24 @@ class Staged:
         self, key: Hashable, operands: Sequence[Any], names: Callable[[], Sequence[str]], body: Body,
         in_shardings: Sequence[Sharding | None] | None = None,
         out_shardings: Callable[[Traced], Sequence[Sharding | None]] | None = None,
-        donated: Callable[[Program], Sequence[int]] | None = None, passes: bool = True,
+        passes: bool = True, keep_unused: bool = False,
     ) -> Bound:  # fmt: skip
         """The executable for a call of these operands. Raises as tracing and placing do.
 
-        Where ``passes``, an operand that is returned as it is comes back as the same object.
+        Where ``passes``, an operand that is returned as it is comes back as the same object. Where ``keep_unused``,
+        operands that nothing depends on count for the choice of devices.
         """
         context = context_key()
         keys = [operand_key(operand) for operand in operands]
         traced = self.traced(key, [of.type for of in keys], names, body, context)
         program = traced.program
+        if keep_unused:
+            program.used = (True,) * len(program.inputs)
         asked = out_shardings(traced) if out_shardings is not None else [None] * len(program.outputs)
         call = Call(program, operands, keys, names, in_shardings or [None] * len(keys), asked, context)
-        executable = place(call, donated(program) if donated is not None else ())
+        executable = place(call)
         passed = _passed(program, keys, executable) if passes else ()
-        return Bound(executable, traced.structure, passed)
+        return Bound(executable, traced.structure, passed, program)
 
 
 def _output(trace: Trace, leaf: Any, structure: Any, index: int, source: str) -> Any:
