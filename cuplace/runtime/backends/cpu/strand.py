@@ -20,6 +20,7 @@ import numpy as np
 from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cpu.blas import SingleThreadedBlas
+from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.device import Device
 from cuplace.runtime.submission import Submission
 
@@ -67,7 +68,7 @@ class Gate:
 
     def release(self) -> None:
         """Let the strand go on. Releasing twice does nothing."""
-        with self._pool.lock:
+        with Uninterrupted(), self._pool.lock:
             if not self._signal.done:
                 self._pool.complete(self._signal, None)
 
@@ -159,8 +160,14 @@ class Strand:
         return item
 
     def _append(self, item: Item) -> None:
-        self.last = item
         self.pool.append(self, item)
+
+
+def _cores() -> int:
+    """How many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 class Pool:
@@ -169,7 +176,7 @@ class Pool:
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self.lock = threading.Lock()
         self._jitter = jitter
-        self._count = workers if workers is not None else len(os.sched_getaffinity(0))
+        self._count = workers if workers is not None else _cores()
         self._changed = threading.Condition(self.lock)
         self._ready: deque[Strand] = deque()
         self._threads: list[threading.Thread] = []
@@ -180,21 +187,40 @@ class Pool:
         with self.lock:
             if self._blas is None:
                 self._start()
-            strand.items.append(item)
-            if strand.items[0] is item and item.blockers == 0:
-                self._ready.append(strand)
-                self._changed.notify()
+            try:
+                strand.last = item  # at once with the next line: no interrupt comes between a store and a call
+                strand.items.append(item)
+                if strand.items[0] is item and item.blockers == 0:
+                    self._ready.append(strand)
+                    self._changed.notify()
+            except BaseException:  # an interrupt: what is queued must run
+                if strand.items and strand.items[0] is item and not item.blockers and strand not in self._ready:
+                    self._ready.append(strand)
+                raise
 
     def synchronize(self, event: Item) -> None:
         """Run ready items in the calling thread until ``event`` is complete."""
-        while True:
-            with self.lock:
+        while not event.done:
+            if self._ready:
+                with Uninterrupted():
+                    self._run_one()
+            else:
+                self._wait_for_change(event)
+
+    def _run_one(self) -> None:
+        with self.lock:
+            strand = self._ready.popleft() if self._ready else None
+        if strand is not None:
+            self._run_head(strand)
+
+    def _wait_for_change(self, event: Item) -> None:
+        with self.lock:
+            try:
                 while not self._ready and not event.done:
                     self._changed.wait()
-                if event.done:
-                    return
-                strand = self._ready.popleft()
-            self._run_head(strand)
+            except BaseException:
+                self._changed.notify()  # an interrupt: what this thread was woken for is for another one to do
+                raise
 
     def complete(self, item: Item, error: BaseException | None) -> None:
         """Mark an item as done and let go on what waited for it. The caller holds the lock."""

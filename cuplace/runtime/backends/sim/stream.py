@@ -17,6 +17,7 @@ import numpy as np
 
 from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
+from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.device import Device
 from cuplace.runtime.submission import Submission
 
@@ -104,12 +105,12 @@ class SimStream:
     ) -> Item:  # fmt: skip
         item = Item(self, submission, call, needs, self._waits)
         self._waits = []
-        self._last = item
         with self._engine.changed:
             if latch is not None:
                 self.latches[item] = latch
-            self.items.append(item)
+            self._last = item  # at once with the next two lines: no interrupt comes between stores and a call
             self._engine.busy[self] = None
+            self.items.append(item)
         self._engine.after_enqueue()
         return item
 
@@ -152,7 +153,11 @@ class Engine:
         ready = [stream for stream in self.busy if _may_run(stream)]
         if not ready:
             return False
-        stream = self._random.choice(ready)
+        with Uninterrupted():
+            self._run_head(self._random.choice(ready))
+        return True
+
+    def _run_head(self, stream: SimStream) -> None:
         item = stream.items.popleft()
         if not stream.items:
             del self.busy[stream]
@@ -163,7 +168,6 @@ class Engine:
         item.waits = []
         item.done = True
         self.changed.notify_all()
-        return True
 
 
 def _may_run(stream: SimStream) -> bool:
