@@ -28,6 +28,7 @@ TRANSFER = "transfer"
 _POLL = 8  # parked blocks that an allocation looks at; all of them are looked at when memory is short
 
 Graveyard = deque[tuple["Block", "tuple[Event, ...]", "dict[Stream, Event] | None"]]
+"""The blocks of buffers that died, with the events of their last use, until a door of the scheduler takes them in."""
 
 
 class Block:
@@ -65,8 +66,11 @@ class Arena:
         home = self.home
         pending = [event for event in events if not event.done and (home is None or event.stream is not home)]
         if pending:
+            memory = self.memory
+            memory.parking.add(memory)
+            memory.parked += 1  # at once with the next lines: no interrupt comes between stores and a call
+            memory.parked_bytes += block.nbytes
             self.parked.append((block, pending))
-            self.memory.parked_bytes += block.nbytes
         else:
             self._give_back(block)
 
@@ -74,22 +78,30 @@ class Arena:
         """Free parked blocks whose events are complete; look at ``most`` of them, or at all."""
         parked = self.parked
         for _ in range(len(parked) if most is None else min(most, len(parked))):
-            block, events = parked.popleft()
-            events = [event for event in events if not self.memory.backend.query(event)]
-            if events:
-                parked.append((block, events))
+            block, events = parked[0]
+            pending = [event for event in events if not self.memory.backend.query(event)]
+            if pending:
+                parked[0] = block, pending
+                parked.rotate(-1)
             else:
-                self.memory.parked_bytes -= block.nbytes
+                self._unpark(0)
                 self._give_back(block)
 
     def take_parked(self, nbytes: int) -> tuple[Block, list[Event]] | None:
         """The oldest parked block that serves ``nbytes`` without waste, with the events it waits for."""
         for i, (block, events) in enumerate(self.parked):
             if nbytes <= block.nbytes <= nbytes + nbytes // 8:
-                del self.parked[i]
-                self.memory.parked_bytes -= block.nbytes
+                self._unpark(i)
                 return block, events
         return None
+
+    def _unpark(self, i: int) -> None:
+        memory = self.memory
+        memory.parked -= 1
+        memory.parked_bytes -= self.parked[i][0].nbytes
+        del self.parked[i]
+        if not memory.parked:
+            memory.parking.discard(memory)
 
     def _give_back(self, block: Block) -> None:
         self.memory.in_use -= block.nbytes
@@ -107,14 +119,20 @@ class ForeignArena(Arena):
 
 
 class DeviceMemory:
-    """The arenas of a device, their limit and their counters (all in bytes)."""
+    """The arenas of a device, their limit and their counters (all in bytes).
 
-    def __init__(self, device: Device, backend: Backend, graveyard: Graveyard) -> None:
+    ``graveyard`` and ``parking`` are shared by the devices of a platform; ``parking`` are the memories that have
+    parked blocks at present.
+    """
+
+    def __init__(self, device: Device, backend: Backend, graveyard: Graveyard, parking: set[DeviceMemory]) -> None:
         self.device = device
         self.backend = backend
         self.graveyard = graveyard
+        self.parking = parking
         self.in_use = 0
         self.peak = 0
+        self.parked = 0
         self.parked_bytes = 0
         self.memory_waits = 0
         self.arenas = {COMPUTE: Arena(self, COMPUTE, device.compute), TRANSFER: Arena(self, TRANSFER, None)}
@@ -129,7 +147,7 @@ class DeviceMemory:
             OutOfMemoryError: there is no memory even after all parked blocks have come back.
         """
         arena = self.arenas[arena_name]
-        if self.parked_bytes:
+        if self.parked:
             self._poll()
         limit = config.max_device_bytes
         if limit is not None and self.in_use + nbytes > limit:
@@ -152,6 +170,17 @@ class DeviceMemory:
             stats["bytes_limit"] = config.max_device_bytes
         return stats
 
+    def collect(self, most: int | None = None) -> None:
+        """Free the parked blocks that are complete; look at ``most`` of each arena, or at all."""
+        for arena in self._all():
+            if arena.parked:
+                arena.collect(most)
+
+    def trim(self) -> None:
+        """Return unused storage to the system."""
+        for arena in self.arenas.values():
+            arena.pool.trim()
+
     def wait_for_all_parked(self) -> None:
         """Wait until every parked block has come back."""
         for arena in self._all():
@@ -159,9 +188,7 @@ class DeviceMemory:
                 self._wait_for_oldest(arena)
 
     def _poll(self) -> None:
-        for arena in self._all():
-            if arena.parked:
-                arena.collect(_POLL)
+        self.collect(_POLL)
         while self.parked_bytes > config.max_inflight_bytes:
             self._wait_for_oldest(max(self.arenas.values(), key=lambda arena: len(arena.parked)))
 
@@ -170,8 +197,7 @@ class DeviceMemory:
             return arena.pool.allocate(nbytes)
         except MemoryError:
             self.wait_for_all_parked()
-            for other in self.arenas.values():
-                other.pool.trim()
+            self.trim()
         try:
             return arena.pool.allocate(nbytes)
         except MemoryError:
@@ -182,8 +208,7 @@ class DeviceMemory:
     ) -> tuple[Block, list[Event]] | None:
         """Reach the limit's room: complete blocks first, then a parked block whose events the new writers
         wait for on the device, and only then a wait of the host."""
-        for other in self._all():
-            other.collect()
+        self.collect()
         if self.in_use + nbytes <= limit:
             return None
         found = arena.take_parked(nbytes)

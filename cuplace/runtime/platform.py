@@ -11,18 +11,16 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
-from cuplace.runtime.config import config
+from cuplace.runtime.config import PLATFORM_NAMES, config
 from cuplace.runtime.device import Device
 from cuplace.runtime.memory import DeviceMemory
-from cuplace.runtime.scheduler import ForkedLock, Scheduler
+from cuplace.runtime.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend
 
 NAMES = ("cpu", "sim")
 """Platforms that this version has."""
-
-_DEVICE_NAMES = {"gpu": "cuda", "cuda": "cuda", "cpu": "cpu", "sim": "sim"}
 
 
 class Platform:
@@ -36,12 +34,15 @@ class Platform:
         count = backend.device_count(num_devices)
         self.devices = tuple(Device(i, backend.place(i, count), backend, self.scheduler) for i in range(count))
         for device in self.devices:
-            device.memory = DeviceMemory(device, backend, self.scheduler.graveyard)
+            device.memory = DeviceMemory(device, backend, self.scheduler.graveyard, self.scheduler.parking)
         _opened.add(self)
 
     def close(self) -> None:
-        """Stop the backend's threads; the platform's arrays are not usable afterwards."""
+        """Stop the backend's threads and return its unused memory; its arrays are not usable afterwards."""
         self.backend.close()
+        self.scheduler.park()
+        for device in self.devices:
+            device.memory.trim()
 
     def __repr__(self) -> str:
         return f"Platform({self.name!r}, {len(self.devices)} devices)"
@@ -50,7 +51,6 @@ class Platform:
 _opened: weakref.WeakSet[Platform] = weakref.WeakSet()
 _lock = threading.Lock()
 _current: Platform | None = None
-_others: dict[str, Platform] = {}
 
 
 def open_platform(name: str, num_devices: int | None = None, *, reason: str = "", **options: Any) -> Platform:
@@ -107,9 +107,9 @@ def devices(name: str | None = None) -> list[Device]:
     True
     """
     platform = current()
-    if name is None or _DEVICE_NAMES.get(name) == platform.name:
+    if name is None or name == platform.name or name == platform.backend.device_platform:
         return list(platform.devices)
-    if name not in _DEVICE_NAMES:
+    if name not in PLATFORM_NAMES:
         raise errors.UnknownPlatformError(name, (platform.backend.device_platform,))
     raise errors.AbsentPlatformError(name, (platform.backend.device_platform,))
 
@@ -158,7 +158,7 @@ def default_backend() -> str:
 
 def _forget_devices_in_child() -> None:
     for platform in list(_opened):
-        platform.scheduler.lock = ForkedLock()
+        platform.scheduler.forget()
 
 
 if hasattr(os, "register_at_fork"):

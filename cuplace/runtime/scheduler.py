@@ -16,7 +16,6 @@ import itertools
 import math
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Event, Latch, Stream
     from cuplace.runtime.caller import Line
     from cuplace.runtime.device import Device
+    from cuplace.runtime.memory import DeviceMemory
 
 RUN_AHEAD = 4096
 """Unfinished submissions after which a call waits for the oldest, so that queues stay bounded."""
@@ -61,8 +61,9 @@ class Scheduler:
         self.lock: Any = threading.RLock()
         self.log = SubmissionLog()
         self.graveyard: Graveyard = deque()
+        self.parking: set[DeviceMemory] = set()
         self._run_ahead: deque[Event] = deque()
-        self._latches: weakref.WeakSet[Latch] = weakref.WeakSet()
+        self._latches: list[Latch] = []
 
     # ------------------------------------------------------------------ memory
 
@@ -108,7 +109,7 @@ class Scheduler:
         self.submit_batch(task, ((stream, reads, writes),), scalars, line)
 
     def submit_batch(
-        self, task: Task, launches: Iterable[tuple[Stream, Sequence[Buffer], Sequence[Buffer]]],
+        self, task: Task, launches: Sequence[tuple[Stream, Sequence[Buffer], Sequence[Buffer]]],
         scalars: tuple[Any, ...] = (), line: Line | None = None,
     ) -> None:  # fmt: skip
         """Enqueue the same task once per shard: ``launches`` gives stream, reads and writes of each."""
@@ -140,16 +141,21 @@ class Scheduler:
                 self.park()
             written: dict[Buffer, tuple[Event, ...]] = {}
             now = _now()
-            for task, stream, source, target in launches:
-                event = self._enqueue(task, stream, (source,), (target,), (), line, now)
-                if event is not None:
-                    _note_read(source, stream, event)
-                    written[target] = (*written.get(target, ()), event)
-                elif target not in written:
-                    written[target] = ()
-            for target, events in written.items():
-                target.writes = events
-                target.reads = None
+            try:
+                for task, stream, source, target in launches:
+                    event = self._enqueue(task, stream, (source,), (target,), (), line, now)
+                    if event is not None:
+                        _note_read(source, stream, event)
+                        written[target] = (*written.get(target, ()), event)
+                    elif target not in written:
+                        written[target] = ()
+                for target, events in written.items():
+                    target.writes = events
+                    target.reads = None
+            except BaseException:
+                for _, stream, source, target in launches:
+                    _note_latest(stream, (source,), (target,))
+                raise
             self._bound_run_ahead()
         if config.sync:
             self.host_wait(list(written))
@@ -159,7 +165,7 @@ class Scheduler:
         self.upload_batch(((buffer, source),), line)
 
     def upload_batch(
-        self, pairs: Iterable[tuple[Buffer, np.ndarray[Any, Any]]], line: Line | None = None
+        self, pairs: Sequence[tuple[Buffer, np.ndarray[Any, Any]]], line: Line | None = None
     ) -> None:
         """Enqueue one upload for each (buffer, host array), as ``upload`` does."""
         if line is None:
@@ -169,17 +175,24 @@ class Scheduler:
                 self.park()
             now = _now()
             for buffer, source in pairs:
-                stream = buffer.device.upload
-                waits = self._wait_before_write(stream, buffer)
-                task = Task("upload", "upload", buffer.nbytes, "host")
-                submission = Submission(_next_id(), task, stream, (), (buffer.id,), waits, line, now)
-                stream.upload(source, buffer.array, submission)
-                event = self._record(stream, submission)
-                buffer.writes = () if event is None else (event,)
-                buffer.reads = None
+                self._upload(buffer, source, line, now)
             self._bound_run_ahead()
         if config.sync:
             self.host_wait([buffer for buffer, _ in pairs])
+
+    def _upload(self, buffer: Buffer, source: np.ndarray[Any, Any], line: Line | None, now: int) -> None:
+        stream = buffer.device.upload
+        try:
+            waits = self._wait_before_write(stream, buffer)
+            task = Task("upload", "upload", buffer.nbytes, "host")
+            submission = Submission(_next_id(), task, stream, (), (buffer.id,), waits, line, now)
+            stream.upload(source, buffer.array, submission)
+            event = self._record(stream, submission)
+            buffer.writes = () if event is None else (event,)
+            buffer.reads = None
+        except BaseException:
+            _note_latest(stream, (), (buffer,))
+            raise
 
     def hold(self, stream: Stream) -> Latch:
         """Enqueue a latch: work enqueued later on ``stream`` starts only after ``release()``."""
@@ -187,7 +200,7 @@ class Scheduler:
             submission = Submission(_next_id(), LATCH, stream, (), (), (), caller(), _now())
             latch = stream.hold(submission)
             self._record(stream, submission)
-            self._latches.add(latch)
+            self._latches = [*(other for other in self._latches if other.held), latch]
             return latch
 
     def release_latches(self) -> int:
@@ -206,8 +219,6 @@ class Scheduler:
             The original error of the work that failed, for the first buffer that it poisoned.
         """
         synchronize = self.backend.synchronize
-        if self.graveyard:
-            self.park()
         for buffer in buffers:
             writes = buffer.writes
             for event in writes:
@@ -216,6 +227,18 @@ class Scheduler:
             for event in writes:
                 if event.error is not None:
                     raise event.error
+        if self.graveyard or self.parking:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        """Free dead blocks that are complete, unless another thread is in a door: it may be waiting for memory."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self.park()
+                for memory in tuple(self.parking):
+                    memory.collect()
+            finally:
+                self.lock.release()
 
     def is_ready(self, buffers: Iterable[Buffer]) -> bool:
         """Whether everything that writes ``buffers`` is complete. Never blocks."""
@@ -272,24 +295,33 @@ class Scheduler:
                 if last is not None:
                     _note_read(buffer, stream, last)
 
+    def forget(self) -> None:
+        """Make every door raise ForkedProcessError: this process was forked from the one that used the devices."""
+        forked: Any = _Forked()
+        self.lock = self.backend = forked
+
     # ------------------------------------------------------------------ the rules
 
     def _launch(
         self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
         scalars: tuple[Any, ...], line: Line | None, now: int,
     ) -> None:  # fmt: skip
-        event = self._enqueue(task, stream, reads, writes, scalars, line, now)
-        if event is None:
+        try:
+            event = self._enqueue(task, stream, reads, writes, scalars, line, now)
+            if event is None:
+                for buffer in writes:
+                    buffer.writes = ()
+                    buffer.reads = None
+                return
+            for buffer in reads:
+                _note_read(buffer, stream, event)
+            written = (event,)
             for buffer in writes:
-                buffer.writes = ()
+                buffer.writes = written
                 buffer.reads = None
-            return
-        for buffer in reads:
-            _note_read(buffer, stream, event)
-        written = (event,)
-        for buffer in writes:
-            buffer.writes = written
-            buffer.reads = None
+        except BaseException:
+            _note_latest(stream, reads, writes)
+            raise
 
     def _enqueue(
         self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
@@ -339,8 +371,14 @@ class Scheduler:
             self.backend.synchronize(run_ahead.popleft())
 
 
-class ForkedLock:
-    """What a forked child finds in the place of the lock: its parent's devices are not usable there."""
+class _Forked:
+    """What a forked child finds in the place of the lock and the backend: its parent's devices are not usable there.
+
+    The parent's threads do not exist in the child, and any lock may have been held by one of them.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        raise errors.ForkedProcessError()
 
     def __enter__(self) -> None:
         raise errors.ForkedProcessError()
@@ -354,6 +392,18 @@ def _note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
         buffer.reads = {stream: event}
     else:
         buffer.reads[stream] = event
+
+
+def _note_latest(stream: Stream, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> None:
+    """After an interrupt or a failure inside a door: what was enqueued by then runs all the same, so the buffers
+    wait for the latest work of the stream."""
+    event = stream.record(_next_id())
+    if event is None:
+        return
+    for buffer in reads:
+        _note_read(buffer, stream, event)
+    for buffer in writes:
+        buffer.writes = (*buffer.writes, event)
 
 
 def _latest_of_each_stream(events: Iterable[Event]) -> dict[Stream, Event]:

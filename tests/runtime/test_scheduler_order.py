@@ -1,0 +1,191 @@
+"""The buffer rules: random programs give NumPy's values in every order, and without any one rule they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuplace.runtime import memory
+from cuplace.runtime.backends.cpu import open_backend
+from cuplace.runtime.backends.sim.stream import SimStream
+from cuplace.runtime.config import config
+from cuplace.runtime.platform import Platform, open_platform
+from cuplace.runtime.scheduler import Scheduler
+from tests.runtime.random_program import RandomProgram, WrongValueError
+from tests.runtime.streams import finish, jitter, used
+
+NOTHING_USED = {"bytes_in_use": 0, "bytes_parked": 0}
+SEEDS = 50
+
+
+def seed_of(request: pytest.FixtureRequest) -> int:
+    return request.node.callspec.params["platform"].seed
+
+
+def run(platform: Platform, seed: int, **options: Any) -> RandomProgram:
+    program = RandomProgram(platform, seed, **options)
+    program.run()
+    finish(platform)
+    assert used(platform) == NOTHING_USED
+    return program
+
+
+@pytest.mark.order
+def test_values_are_numpys(platform: Platform, request: pytest.FixtureRequest) -> None:
+    run(platform, seed_of(request))
+
+
+@pytest.mark.order
+def test_values_are_numpys_over_poison(platform: Platform, request: pytest.FixtureRequest) -> None:
+    config.update("poison", True)
+    run(platform, 100 + seed_of(request), steps=40)
+
+
+@pytest.mark.order
+def test_values_are_numpys_where_memory_is_short(platform: Platform, request: pytest.FixtureRequest) -> None:
+    config.update("max_device_bytes", 2500)
+    run(platform, 200 + seed_of(request), latches=False)
+
+
+def test_short_memory_makes_programs_wait_and_fail_and_go_on(platform: Platform) -> None:
+    """What the test above relies on: the limit is reached, blocks are waited for, and calls run out of memory."""
+    config.update("max_device_bytes", 2500)
+    programs = [run(platform, seed, latches=False) for seed in range(8)]
+    assert sum(device.memory.memory_waits for device in platform.devices) > 0
+    assert sum(program.out_of_memory for program in programs) > 0
+    assert all(device.memory.peak <= 2500 for device in platform.devices)
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("options", [{}, {"poison": True}, {"max_device_bytes": 2500}], ids=str)
+def test_values_are_numpys_on_delayed_threads(
+    seed: int, options: dict[str, Any], restored_config: None
+) -> None:
+    for name, value in options.items():
+        config.update(name, value)
+    platform = Platform(open_backend(jitter(seed), workers=4), 3)
+    try:
+        run(platform, 300 + seed, latches="max_device_bytes" not in options)
+    finally:
+        platform.close()
+
+
+# ---------------------------------------------------------------------- without one of the rules
+
+
+def no_wait_for_the_writer(patch: pytest.MonkeyPatch) -> None:
+    enqueue = Scheduler._enqueue
+
+    def mutant(self: Scheduler, task: Any, stream: Any, reads: Any, writes: Any, *rest: Any) -> Any:
+        hidden = [(buffer, buffer.writes) for buffer in reads if buffer not in writes]
+        for buffer, _ in hidden:
+            buffer.writes = ()
+        try:
+            return enqueue(self, task, stream, reads, writes, *rest)
+        finally:
+            for buffer, events in hidden:
+                buffer.writes = events
+
+    patch.setattr(Scheduler, "_enqueue", mutant)
+
+
+def no_wait_for_readers(patch: pytest.MonkeyPatch) -> None:
+    wait = Scheduler._wait_before_write
+
+    def mutant(self: Scheduler, stream: Any, buffer: Any) -> Any:
+        buffer.reads = None
+        return wait(self, stream, buffer)
+
+    patch.setattr(Scheduler, "_wait_before_write", mutant)
+
+
+def no_wait_for_the_writer_before(patch: pytest.MonkeyPatch) -> None:
+    wait = Scheduler._wait_before_write
+
+    def mutant(self: Scheduler, stream: Any, buffer: Any) -> Any:
+        buffer.writes = ()
+        return wait(self, stream, buffer)
+
+    patch.setattr(Scheduler, "_wait_before_write", mutant)
+
+
+def one_read_event_for_all_streams(patch: pytest.MonkeyPatch) -> None:
+    def mutant(buffer: Any, stream: Any, event: Any) -> None:
+        buffer.reads = {stream: event}
+
+    patch.setattr("cuplace.runtime.scheduler._note_read", mutant)
+
+
+def dead_blocks_freed_at_once(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: memory.Arena, block: Any, events: Any) -> None:
+        self.live.discard(block)
+        self._give_back(block)
+
+    patch.setattr(memory.Arena, "release", mutant)
+
+
+def transfer_blocks_freed_in_stream_order(patch: pytest.MonkeyPatch) -> None:
+    begin = memory.DeviceMemory.__init__
+
+    def mutant(self: memory.DeviceMemory, device: Any, *rest: Any) -> None:
+        begin(self, device, *rest)
+        self.arenas[memory.TRANSFER].home = device.compute
+
+    patch.setattr(memory.DeviceMemory, "__init__", mutant)
+
+
+def parked_blocks_collected_too_early(patch: pytest.MonkeyPatch) -> None:
+    collect = memory.Arena.collect
+
+    def mutant(self: memory.Arena, most: int | None = None) -> None:
+        for i, (block, events) in enumerate(self.parked):
+            self.parked[i] = block, events[:-1]
+        collect(self, most)
+
+    patch.setattr(memory.Arena, "collect", mutant)
+
+
+def short_memory_taken_without_its_events(patch: pytest.MonkeyPatch) -> None:
+    take = memory.Arena.take_parked
+
+    def mutant(self: memory.Arena, nbytes: int) -> Any:
+        found = take(self, nbytes)
+        return found and (found[0], [])
+
+    patch.setattr(memory.Arena, "take_parked", mutant)
+    config.update("max_device_bytes", 2500)
+
+
+def sources_read_later(patch: pytest.MonkeyPatch) -> None:
+    def mutant(self: SimStream, source: np.ndarray, target: Any, submission: Any) -> None:
+        self._queue(lambda: np.copyto(target, source), (), submission)
+
+    patch.setattr(SimStream, "upload", mutant)
+
+
+def host_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Scheduler, "host_wait", lambda self, buffers: None)
+
+
+MUTANTS = [
+    no_wait_for_the_writer, no_wait_for_readers, no_wait_for_the_writer_before, one_read_event_for_all_streams,
+    dead_blocks_freed_at_once, transfer_blocks_freed_in_stream_order, parked_blocks_collected_too_early,
+    short_memory_taken_without_its_events, sources_read_later, host_does_not_wait,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("mutate", MUTANTS, ids=lambda mutate: mutate.__name__)
+def test_without_a_rule_some_value_is_wrong(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, restored_config: None
+) -> None:
+    mutate(monkeypatch)
+    for seed in range(SEEDS):
+        platform = open_platform("sim", 3, seed=seed)
+        try:
+            RandomProgram(platform, seed, latches=config.max_device_bytes is None).run()
+        except WrongValueError:
+            return
+    pytest.fail(f"{SEEDS} seeds gave right values")
