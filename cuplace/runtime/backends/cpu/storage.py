@@ -6,6 +6,7 @@ their exact size.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ class HostBlock:
     __slots__ = ("memory", "nbytes", "view")
 
     def __init__(self, nbytes: int) -> None:
+        if nbytes > sys.maxsize - ALIGNMENT:
+            raise MemoryError(f"{nbytes} bytes are more than there are addresses")
         raw = np.empty(nbytes + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         self.memory: np.ndarray[Any, Any] = raw[start : start + nbytes]
@@ -45,14 +48,16 @@ class BlockCache:
 
     def allocate(self, nbytes: int) -> HostBlock:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+        unused = self._unused.get(size)
+        if unused:
+            block = unused.pop()
+            self._unused_bytes -= size
+        else:
+            block = HostBlock(size)
         self._used_bytes += size
         if self._used_bytes > self._peak:
             self._peak = self._used_bytes
-        unused = self._unused.get(size)
-        if unused:
-            self._unused_bytes -= size
-            return unused.pop()
-        return HostBlock(size)
+        return block
 
     def free(self, block: HostBlock) -> None:
         self._used_bytes -= block.nbytes

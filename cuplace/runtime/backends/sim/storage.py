@@ -6,6 +6,7 @@ soon. A pool by exact sizes would hide that.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -65,6 +66,8 @@ class RangeArena:
         return sum(free.nbytes for free in whole)
 
     def _grow(self, nbytes: int) -> None:
+        if nbytes > sys.maxsize - ALIGNMENT:
+            raise MemoryError(f"{nbytes} bytes are more than there are addresses")
         raw = np.full(nbytes + ALIGNMENT, 0xA5, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
         self._free.append(Range(raw[start : start + nbytes], 0, nbytes))
