@@ -68,10 +68,13 @@ class Export:
 
 
 def export(buffer: Buffer, host: np.ndarray) -> np.ndarray:
-    """A read-only NumPy view of ``host`` (the host's contiguous view of ``buffer``) that keeps it alive."""
-    if host.nbytes == 0:
-        empty = np.empty(host.shape, host.dtype)
-        empty.flags.writeable = False
-        return empty
+    """A read-only NumPy view of ``host`` (the host's view of ``buffer``) that keeps it alive.
+
+    Of nothing, and of adopted memory that is not contiguous, it is a copy.
+    """
+    if host.nbytes == 0 or not host.flags.c_contiguous:
+        copy = host.copy()
+        copy.flags.writeable = False
+        return copy
     raw = np.asarray(Export(buffer, host))
     return raw.view(host.dtype).reshape(host.shape)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuplace import errors
+from cuplace.placement.device import is_device
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ OPTIONS: dict[str, Option] = {
     "num_devices": Option(int, None, "devices to offer, on any platform", True, True),
     "num_cpu_devices": Option(int, None, "devices to offer on the cpu platform", True, True),
     "enable_x64": Option(bool, False, "keep 64-bit types instead of narrowing them to 32 bits"),
-    "default_device": Option(object, None, "device of new uncommitted arrays", optional=True),
+    "default_device": Option(object, None, "device of new uncommitted arrays, or a platform's name", optional=True),
     "sim_seed": Option(int, 0, "seed of the simulator's order of execution", True),
     "max_inflight_bytes": Option(
         int, 4 << 30, "bytes of dead memory that may wait for unfinished work before a call waits"
@@ -39,6 +40,9 @@ OPTIONS: dict[str, Option] = {
     "poison": Option(bool, False, "fill new memory with a pattern, so that reading too early shows"),
     "sync": Option(bool, False, "wait for the device after every call (for debugging and baselines)"),
 }
+
+PLATFORM_NAMES = ("cpu", "gpu", "cuda", "sim")
+"""What names the devices of a platform; both ``gpu`` and ``cuda`` mean the backend ``cuda``."""
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -61,7 +65,7 @@ class Config:
 
         Raises:
             AttributeError: there is no option of that name.
-            ValueError: the value has another type than the option.
+            ValueError: the value has another type than the option, or is one that it cannot have.
             RuntimeError: the option chooses devices, and devices were used already.
         """
         key = _canonical(name)
@@ -107,32 +111,41 @@ def _checked(key: str, value: Any) -> Any:
     option = OPTIONS[key]
     if value is None and option.optional:
         return None
-    if option.type is bool and value in (0, 1):
+    if option.type is bool and isinstance(value, int) and value in (0, 1):
         return bool(value)
     if not isinstance(value, option.type) or (option.type is int and isinstance(value, bool)):
         raise errors.OptionTypeError(key, option.type, option.optional, value)
-    if isinstance(value, int) and option.type is int and key != "sim_seed" and value < 1:
-        raise errors.OptionValueError(key, value, "a whole number of at least 1")
+    _check_value(key, key, value)
     return value
+
+
+def _check_value(key: str, name: str, value: Any) -> None:
+    option = OPTIONS[key]
+    if option.type is int and key != "sim_seed" and value < 1:
+        raise errors.OptionValueError(name, value, "a whole number of at least 1")
+    if key == "default_device" and value not in PLATFORM_NAMES and not is_device(value):
+        raise errors.DefaultDeviceError(value)
 
 
 def _from_environment(key: str) -> Any:
     option = OPTIONS[key]
     variable = "CUPLACE_" + key.upper()
     text = os.environ.get(variable)
-    if text is None or option.type is object:
+    if text is None:
         return option.default
     if option.type is bool:
         word = _WORDS.get(text.strip().lower())
         if word is None:
             raise errors.OptionValueError(variable, text, "one of 1, 0, true, false")
         return word
+    value: int | str = text
     if option.type is int:
         try:
-            return _checked(key, int(text))
+            value = int(text)
         except ValueError:
             raise errors.OptionValueError(variable, text, "a whole number") from None
-    return text
+    _check_value(key, variable, value)
+    return value
 
 
 config = Config()

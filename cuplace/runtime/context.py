@@ -11,7 +11,7 @@ from cuplace import errors
 from cuplace.placement import mesh as _mesh
 from cuplace.placement.mesh import EMPTY_MESH, AxisType, Mesh
 from cuplace.runtime import platform as _platform
-from cuplace.runtime.config import config
+from cuplace.runtime.config import PLATFORM_NAMES, config
 from cuplace.runtime.device import Device
 
 
@@ -31,6 +31,9 @@ class _Thread(threading.local):
     mesh: Mesh | None = None
     key: ContextKey | None = None
     seen: tuple[int, object] = (-1, None)
+
+    def __init__(self) -> None:
+        self.outer_devices: list[Device | None] = []  # those that `with default_device` blocks set aside
 
 
 _thread = _Thread()
@@ -78,7 +81,7 @@ def current_default_device() -> Device:
 def _as_device(value: Any) -> Device:
     if isinstance(value, Device):
         return value
-    if isinstance(value, str):
+    if value in PLATFORM_NAMES:
         return _platform.devices(value)[0]
     raise errors.DefaultDeviceError(value)
 
@@ -86,10 +89,12 @@ def _as_device(value: Any) -> Device:
 class default_device:
     """Context manager: new uncommitted arrays, and work on uncommitted arrays only, go to ``device``.
 
-    ``device`` is a Device or a platform name; None restores the usual default.
+    ``device`` is a Device or a platform name; None restores the usual default. It holds for the calling thread;
+    one object may be entered any number of times.
 
     Raises:
         ValueError: ``device`` is neither.
+        RuntimeError: there is no such platform here.
 
     >>> import cuplace, cuplace.numpy as jnp
     >>> with cuplace.default_device(cuplace.devices()[-1]):
@@ -102,14 +107,14 @@ class default_device:
         self._device = None if device is None else _as_device(device)
 
     def __enter__(self) -> None:
-        self._before = _thread.device
+        _thread.outer_devices.append(_thread.device)
         _thread.device = self._device
         _thread.key = None
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _thread.device = self._before
+        _thread.device = _thread.outer_devices.pop()
         _thread.key = None
 
 
@@ -180,6 +185,7 @@ tracing = _Tracing()
 
 def reset() -> None:
     """Forget this thread's context; for tests."""
+    _thread.outer_devices.clear()
     _thread.device = None
     _thread.mesh = None
     _thread.key = None
