@@ -561,7 +561,17 @@ class NoValueError(ValueError):
 
 
 class IncompatibleDevicesError(ValueError):
-    """Arrays committed to different devices, or to the same in another order, meet in one computation."""
+    """Arrays committed to different devices, or to the same in another order, meet in one computation.
+
+    Tracebacks print it as ``ValueError``, as JAX does.
+    """
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return ValueError, self.args
+
+
+IncompatibleDevicesError.__name__ = IncompatibleDevicesError.__qualname__ = "ValueError"
+IncompatibleDevicesError.__module__ = "builtins"
 
 
 class ContextMeshError(ValueError):

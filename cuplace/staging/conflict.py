@@ -76,14 +76,16 @@ def _advice(first: Claim, second: Claim) -> str:
             "Inside jit a new layout on the same devices is possible, a move to others is not: return the value, "
             f"and write device_put(result, {second.sharding!r}) after the call."
         )
-    here, there = first.label(), second.label()
-    if here and there:
-        return f"Move one of them first: {there} = device_put({there}, {_sharding_of(first, here)})"
+    here, there = _written(first), _written(second)
+    if there:
+        sharding = f"{here}.sharding" if here else repr(first.sharding)
+        return f"Move one of them first: {there} = device_put({there}, {sharding})"
     if here:
         return f"Move it first: {here} = device_put({here}, {second.sharding!r})"
     return "Use one mesh for all of them."
 
 
-def _sharding_of(claim: Claim, label: str) -> str:
-    """How to write the first one's sharding: by its name, where that can be written."""
-    return f"{label}.sharding" if label.replace(".", "").isidentifier() else repr(claim.sharding)
+def _written(claim: Claim) -> str:
+    """How to write the array that makes a claim, where it has a name."""
+    label = claim.label()
+    return "" if " " in label else label

@@ -98,7 +98,7 @@ class Jitted:
         both = self._static.names & self._donate.names
         if both:
             raise errors.StaticArgumentError(
-                f"static_argnames and donate_argnames cannot intersect. Argument names {both} appear in both "
+                f"static_argnames and donate_argnames cannot intersect. Argument names {set(both)} appear in both "
                 "static_argnames and donate_argnames"
             )
         self._fun = fun
