@@ -33,6 +33,7 @@ from cuplace.numpy.creation import (
     zeros,
     zeros_like,
 )
+from cuplace.numpy.einstein import einsum
 from cuplace.numpy.elementwise import (
     abs,
     absolute,
@@ -108,7 +109,6 @@ from cuplace.numpy.elementwise import (
     tanh,
     true_divide,
     trunc,
-    where,
 )
 from cuplace.numpy.products import dot, inner, matmul, outer, tensordot, vdot
 from cuplace.numpy.reductions import (
@@ -172,7 +172,7 @@ from cuplace.numpy.scalars import (
     uint32,
     uint64,
 )
-from cuplace.numpy.selection import take
+from cuplace.numpy.selection import nonzero, take, where
 from cuplace.numpy.shaping import (
     astype,
     broadcast_to,
@@ -256,6 +256,7 @@ __all__ = [
     "dot",
     "dtype",
     "e",
+    "einsum",
     "empty",
     "empty_like",
     "equal",
@@ -335,6 +336,7 @@ __all__ = [
     "ndim",
     "negative",
     "newaxis",
+    "nonzero",
     "not_equal",
     "number",
     "ones",

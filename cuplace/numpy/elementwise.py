@@ -287,31 +287,6 @@ conj = conjugate
 # --- choices -----------------------------------------------------------------------------------------------
 
 
-@eager("_where")
-def _where(condition: Any, x: Any, y: Any) -> Any:
-    return bind(ops.SELECT, to_bool(condition), *promote(x, y))
-
-
-def where(condition: Any, x: Any = None, y: Any = None) -> Array:
-    """The elements of ``x`` where ``condition`` holds, else those of ``y``; all three are broadcast.
-
-    Raises:
-        ArgumentTypeError: a TypeError, where ``x`` or ``y`` is missing. The positions alone, which NumPy gives then,
-            have a shape that depends on data: use ``numpy.nonzero(numpy.asarray(condition))``.
-
-    Example:
-        >>> where(True, 1, 2.0)
-        Array(1., dtype=float32, weak_type=True)
-    """
-    for position, value in enumerate((x, y), 1):
-        if value is None:
-            raise errors.ArgumentTypeError(
-                f"where requires ndarray or scalar arguments, got {type(value)} at position {position}.\n"
-                "For the positions alone, use numpy.nonzero(numpy.asarray(condition))."
-            )
-    return _where(condition, x, y)
-
-
 @eager("clip")
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
     """``arr`` with values below ``min`` or above ``max`` replaced by these; None is no limit.

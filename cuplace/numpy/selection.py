@@ -1,4 +1,4 @@
-"""Indexing: ``x[index]`` and `take`.
+"""Choices of elements: ``x[index]``, `take`, `where` and `nonzero`.
 
 Static indices (integers, slices, None, Ellipsis) and one integer or bool array among them. Integers that are
 known must be in range; positions in arrays count from the end where negative, and are clamped.
@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from cuplace import errors
+from cuplace.array import dtypes
 from cuplace.array.array import Array
+from cuplace.array.put import device_put
 from cuplace.array.type import typeof
+from cuplace.numpy.promotion import promote, to_bool
+from cuplace.ops.elementwise import SELECT
 from cuplace.ops.indexing import FULL, GETITEM, TAKE, normalize_index
 from cuplace.ops.reshape import RESHAPE
 from cuplace.ops.shapes import normalize_axis
@@ -60,7 +64,8 @@ def getitem(x: Any, index: Any) -> Array:
     items = index if isinstance(index, tuple) else (index,)
     arrays = [i for i, item in enumerate(items) if _is_array(item)]
     if not arrays:
-        return _getitem(x, normalize_index(index, x.shape))
+        static = normalize_index(index, x.shape)
+        return x if set(static) <= {FULL} else _getitem(x, static)
     if len(arrays) > 1 or any(_is_integer(item) for item in items):
         raise errors.IndexTypeError(
             "Indexing with several arrays, or with an array and integers, is not there yet.\n"
@@ -89,16 +94,14 @@ def _by_array(x: Any, items: tuple[Any, ...], at: int) -> Array:
     positions, covered = _positions(items[at])
     taken = sum(isinstance(item, slice) for item in items) + covered
     if taken > x.ndim:
-        raise errors.ArrayIndexError(
-            f"too many indices for array: array is {x.ndim}-dimensional, but {taken} were indexed"
-        )
+        raise errors.ArrayIndexError(f"Too many indices: array is {x.ndim}-dimensional, but {taken} were indexed")
     if Ellipsis not in [item for item in items if not _is_array(item)]:
         items = (*items, Ellipsis)
     whole = [slice(None)] * (x.ndim - taken)
     before = _spread(items[:at], whole)
     after = _spread(items[at + 1 :], whole)
     static = normalize_index((*before, *[slice(None)] * covered, *after), x.shape)
-    part = x if set(static) == {FULL} else _getitem(x, static)
+    part = x if set(static) <= {FULL} else _getitem(x, static)
     if covered != 1:
         return _take_merged(part, positions, len(before), covered)
     return _take(part, positions, len(before), False)
@@ -151,3 +154,45 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
 @eager("ravel")
 def _flat(a: Any) -> Any:
     return bind(RESHAPE, a, shape=(a.size,))
+
+
+# --- where -------------------------------------------------------------------------------------------------
+
+
+@eager("_where")
+def _where(condition: Any, x: Any, y: Any) -> Any:
+    return bind(SELECT, to_bool(condition), *promote(x, y))
+
+
+def where(condition: Any, x: Any = None, y: Any = None) -> Any:
+    """The elements of ``x`` where ``condition`` holds, else those of ``y``; all three are broadcast.
+
+    With ``condition`` alone, what `nonzero` gives.
+
+    Raises:
+        ArgumentTypeError: a TypeError, where one of ``x`` and ``y`` is missing.
+
+    Example:
+        >>> where(True, 1, 2.0)
+        Array(1., dtype=float32, weak_type=True)
+    """
+    if x is None and y is None:
+        return nonzero(condition)
+    for position, value in enumerate((condition, x, y)):
+        if value is None:
+            raise errors.ArgumentTypeError(
+                f"where requires ndarray or scalar arguments, got {type(value)} at position {position}."
+            )
+    return _where(condition, x, y)
+
+
+def nonzero(a: Any) -> tuple[Array, ...]:
+    """The positions of the elements that differ from zero, an int32 array for each dimension.
+
+    How many there are depends on the values, so that this reads them on the host, and waits for them.
+
+    Raises:
+        TracerArrayConversionError: a TypeError, for a traced value, which has no data.
+    """
+    found = np.nonzero(np.asarray(a))
+    return tuple([device_put(positions.astype(dtypes.default_dtype("int"))) for positions in found])

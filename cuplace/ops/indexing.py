@@ -49,9 +49,7 @@ def normalize_index(index: Any, shape: Shape) -> Index:
         raise errors.ArrayIndexError("an index can only have a single ellipsis ('...')")
     taken = sum(item is not None and item is not Ellipsis for item in items)
     if taken > len(shape):
-        raise errors.ArrayIndexError(
-            f"too many indices for array: array is {len(shape)}-dimensional, but {taken} were indexed"
-        )
+        raise errors.ArrayIndexError(f"Too many indices: array is {len(shape)}-dimensional, but {taken} were indexed")
     if Ellipsis not in [item if item is Ellipsis else None for item in items]:
         items = (*items, Ellipsis)
     found: list[Item] = []
@@ -73,8 +71,8 @@ def _item(item: Any, dim: int, size: int) -> Item:
         return _span(item, size)
     if isinstance(item, bool) or not hasattr(item, "__index__"):
         raise errors.IndexTypeError(
-            f"Indexer must have integer or boolean type, got indexer with type {type(item).__name__} at position "
-            f"{dim}, indexer value {item!r}"
+            f"Indexer must have integer or boolean type, got indexer with type {np.asarray(item).dtype}\n"
+            f"The index {item!r} stands at position {dim}. Use integers, slices, None, an Ellipsis or an integer array."
         )
     position = operator.index(item)
     if not -size <= position < size:
