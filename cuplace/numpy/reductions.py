@@ -82,7 +82,7 @@ def _masked(x: Tracer, where: Tracer | None, identity: Any) -> Tracer:
 
 def _accumulation(op: Op, join: Op, identity: int, name: str) -> Any:
     @eager(name, static=("axis", "dtype", "keepdims"))
-    def accumulate(a: Any, axis: Any, dtype: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    def accumulate(a: Any, axis: Any, dtype: Any, keepdims: bool, initial: Any = None, where: Any = None) -> Any:
         x = cast(a, dtype or _sum_dtype(a.dtype))
         out = _reduce(op, _masked(x, where, identity), axis, keepdims)
         return out if initial is None else bind(join, out, cast(initial, out.dtype))
@@ -134,7 +134,7 @@ def prod(
 
 def _extreme(op: Op, join: Op, name: str) -> Any:
     @eager(name, static=("axis", "keepdims"))
-    def extreme(a: Any, axis: Any, keepdims: bool, initial: Any, where: Any) -> Any:
+    def extreme(a: Any, axis: Any, keepdims: bool, initial: Any = None, where: Any = None) -> Any:
         if where is not None and initial is None:
             raise errors.EmptyReductionError(
                 f"reduction operation {name} does not have an identity, so to use a where mask one has to "
@@ -219,7 +219,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 def _quantifier(op: Op, neutral: bool, name: str) -> Any:
     @eager(name, static=("axis", "keepdims"))
-    def quantify(a: Any, axis: Any, keepdims: bool, where: Any) -> Any:
+    def quantify(a: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
         return _reduce(op, _masked(to_bool(a), where, neutral), axis, keepdims)
 
     return quantify
@@ -265,7 +265,7 @@ def _average(x: Tracer, axis: Axis, keepdims: bool, where: Tracer | None) -> Tra
 
 
 @eager("mean", static=("axis", "dtype", "keepdims"))
-def _mean(a: Any, axis: Any, dtype: Any, keepdims: bool, where: Any) -> Any:
+def _mean(a: Any, axis: Any, dtype: Any, keepdims: bool, where: Any = None) -> Any:
     wanted = dtype or dtypes.to_inexact(a.dtype)
     x = cast(a, _computing_dtype(wanted))
     return cast(_average(x, axis, keepdims, where), wanted)
@@ -306,12 +306,12 @@ def _variance_dtype(a: Tracer, dtype: Any) -> np.dtype:
 
 
 @eager("var", static=("axis", "dtype", "ddof", "keepdims"))
-def _var(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any) -> Any:
+def _var(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any = None) -> Any:
     return cast(_variance(a, axis, dtype, ddof, keepdims, where), _variance_dtype(a, dtype))
 
 
 @eager("std", static=("axis", "dtype", "ddof", "keepdims"))
-def _std(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any) -> Any:
+def _std(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any = None) -> Any:
     spread = bind(elementwise_ops.SQRT, _variance(a, axis, dtype, ddof, keepdims, where))
     return cast(spread, _variance_dtype(a, dtype))
 
