@@ -16,8 +16,8 @@ A public function is written as the body of a traced function and made eager by 
     @eager("zeros", static=("shape", "dtype"), device="device")
     def zeros(shape, dtype=None, *, device=None): ...
 
-The body sees only values of a trace (``Tracer``; None stays None) for its array parameters and plain Python
-values for the static ones. Called while a function is being traced, it is simply run; called with arrays and
+The body sees only values of a trace (``Tracer``) for its array parameters and plain Python values for the static
+ones. None stays None, but is refused for positional-only parameters. Called while a function is being traced, it is simply run; called with arrays and
 numbers, it is traced, placed and executed. The parameter named by ``device`` is not given to the body (it gets
 None): it says where the results shall be, as ``out_shardings`` of ``jit`` does.
 """
@@ -163,8 +163,10 @@ class Eager:
 
     def _check(self, values: Mapping[str, Any]) -> None:
         for position, name in enumerate(self._arrays):
-            if name not in self._sequences and isinstance(values[name], list | tuple | dict):
-                raise self._not_an_array(values[name], position)
+            value = values[name]
+            missing = value is None and name in self._signature.operands
+            if missing or (name not in self._sequences and isinstance(value, list | tuple | dict)):
+                raise self._not_an_array(value, position)
 
     def _not_an_array(self, value: Any, position: int) -> errors.ArgumentTypeError:
         return errors.ArgumentTypeError(

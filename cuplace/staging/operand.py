@@ -20,6 +20,7 @@ from cuplace.array.type import ArrayType, typeof
 from cuplace.placement.value import Interner
 from cuplace.runtime.config import config
 from cuplace.staging.program import Literal
+from cuplace.staging.tracer import Tracer
 
 PYTHON_NUMBERS = (bool, int, float, complex)
 
@@ -59,12 +60,14 @@ def operand_key(value: Any) -> Key:
 
     Raises:
         NotAnArrayError, DtypeError: TypeErrors, for what is no array and no number.
-        IntegerRangeError: an OverflowError, for numbers that the 32-bit types cannot hold.
+        UnexpectedTracerError: a TypeError, for a traced value whose trace is over.
     """
     if type(value) is Array:
         return value._key
     if is_scalar(value):
         return _scalar_key(_number_type(value), config.enable_x64)
+    if type(value) is Tracer:
+        raise value.leaked()
     if isinstance(value, np.ndarray):
         of = typeof(value)
         source = value.dtype

@@ -107,13 +107,7 @@ class Trace:
             if trace is tracer.trace:
                 return
             trace = trace.parent
-        raise errors.UnexpectedTracerError(
-            "Encountered an unexpected tracer. A function transformed by JAX had a side effect, allowing for a "
-            f"reference to an intermediate value with type {tracer.type} wrapped in a JitTracer to escape the scope "
-            "of the transformation.\nJAX transformations require that functions explicitly return their outputs, "
-            "and disallow saving intermediate values to global state.\nThe function being traced when the value "
-            f"leaked was {tracer.trace.source} traced for jit."
-        )
+        raise tracer.leaked()
 
     def close(self, outputs: Sequence[Atom]) -> Program:
         """Finish the recording with these outputs."""

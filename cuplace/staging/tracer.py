@@ -154,6 +154,16 @@ class Tracer:
             )
         raise AttributeError(f"JitTracer has no attribute {name}", name=name, obj=self)
 
+    def leaked(self) -> errors.UnexpectedTracerError:
+        """The error for a value that is used outside of its trace."""
+        return errors.UnexpectedTracerError(
+            "Encountered an unexpected tracer. A function transformed by JAX had a side effect, allowing for a "
+            f"reference to an intermediate value with type {self.type} wrapped in a JitTracer to escape the scope of "
+            "the transformation.\nJAX transformations require that functions explicitly return their outputs, and "
+            "disallow saving intermediate values to global state.\nThe function being traced when the value leaked "
+            f"was {self.trace.source} traced for jit."
+        )
+
     def _described(self) -> str:
         return f"traced array with shape {self.atom.type}"
 
