@@ -25,6 +25,8 @@ from cuplace.runtime.device import Device
 from cuplace.transfer.execute import move, upload
 
 _PLACES = frozenset({NamedSharding, SingleDeviceSharding, Device})
+_LEAVES = frozenset({Array, np.ndarray, bool, int, float, complex})
+_TREES = (tuple, list, dict)
 
 staged_put: Callable[[Any, Sharding | Device | None, bool | str], Any] | None = None
 """``staged_put(tracer, target, donate)`` stands for `device_put` of a value that is being traced.
@@ -75,6 +77,8 @@ def device_put(
         elif kind is np.ndarray and type(device) in _PLACES:
             values = narrow(x)
             return _upload(values, host_key(values.shape, values.dtype, False, device), caller())
+        if kind in _LEAVES and not isinstance(device, _TREES):
+            return _prepared(x, device, False, None).run(caller())
     return _put_tree(x, device, donate, may_alias)
 
 
