@@ -47,8 +47,8 @@ def test_the_demo_checks_its_result_and_draws_all_lanes(name: str) -> None:
     assert not done.stderr
     lines = done.stdout.splitlines()
     assert any(line.startswith("Checked   the 3 results equal NumPy's") for line in lines)
-    assert sum(" compute  " in line for line in lines) == 8
-    assert sum(" transfer " in line for line in lines) == 8
+    assert sum(" computes " in line for line in lines) == 8
+    assert sum(" receives " in line for line in lines) == 8
     assert any("3 of 3 microbatches done" in line for line in lines)
     assert any(line.startswith("Overlap ") for line in lines)
     assert max(len(line) for line in lines) <= 100

@@ -85,8 +85,8 @@ def _show(run: Run, platform: Platform) -> None:
     _show_lanes(spans, platform, milliseconds)
     _show_overlap(spans, _milliseconds(0))
     order = timeline.overlap(steps)
-    print(f"Order     allows {order.span:.0f} steps for {order.serial:.0f} pieces of work, if each takes one step")
-    print("          and every device is a machine of its own")
+    print(f"Order     allows {order.span:.0f} steps for these {order.serial:.0f} pieces of work,")
+    print("          if each takes one step and every stream runs by itself")
 
 
 def _milliseconds(origin: int) -> Callable[[float], str]:

@@ -23,14 +23,13 @@ class Span(NamedTuple):
     end: float
 
 
-def measured(submissions: Iterable[Submission], label: Callable[[int], str]) -> list[Span]:
+def measured(submissions: Sequence[Submission], label: Callable[[int], str]) -> list[Span]:
     """The spans as they ran, in nanoseconds. `label` gives the character of a submission's id."""
-    return [
-        Span(s.device.id, lane_of(s), label(s.id), s.start, s.end) for s in submissions if s.start and s.end
-    ]
+    place = _places(submissions)
+    return [Span(*place(s), label(s.id), s.start, s.end) for s in submissions if s.start and s.end]
 
 
-def replayed(submissions: Iterable[Submission], label: Callable[[int], str]) -> list[Span]:
+def replayed(submissions: Sequence[Submission], label: Callable[[int], str]) -> list[Span]:
     """The spans that the order alone allows: every piece of work takes one step, every stream runs by itself.
 
     A piece starts when the work before it on its stream, and all that it depends on, has ended: what wrote its
@@ -41,6 +40,7 @@ def replayed(submissions: Iterable[Submission], label: Callable[[int], str]) -> 
     users: dict[int, list[int]] = {}
     writers: dict[int, list[int]] = {}
     spans = []
+    place = _places(submissions)
     for s in submissions:
         before = {*s.waits}
         for buffer in s.reads:
@@ -55,24 +55,32 @@ def replayed(submissions: Iterable[Submission], label: Callable[[int], str]) -> 
         for buffer in s.writes:
             writers[buffer] = [*(writers.get(buffer, ()) if s.kind == "move" else ()), s.id]
             users.setdefault(buffer, []).append(s.id)
-        spans.append(Span(s.device.id, lane_of(s), label(s.id), start, start + 1))
+        spans.append(Span(*place(s), label(s.id), start, start + 1))
     return spans
 
 
-def lane_of(submission: Submission) -> str:
-    """The lane that a submission is drawn in."""
-    return COMPUTE if submission.kind == "compute" else TRANSFER
+def _places(submissions: Iterable[Submission]) -> Callable[[Submission], tuple[int, str]]:
+    """Where work is drawn: computing at its device, a transfer at the device that computes with what it brings."""
+    readers = {buffer: s.device.id for s in submissions if s.kind == "compute" for buffer in s.reads}
+
+    def place(s: Submission) -> tuple[int, str]:
+        if s.kind == "compute":
+            return s.device.id, COMPUTE
+        return readers.get(s.writes[0], s.device.id) if s.writes else s.device.id, TRANSFER
+
+    return place
 
 
 def draw(spans: Sequence[Span], devices: int, width: int) -> list[str]:
-    """Two lines a device, computing and transfers. A column shows what took most of its time, or that all idled."""
+    """Two lines a device: what it computes and what it receives. A column shows what took most of its time."""
     first, last = min(span.start for span in spans), max(span.end for span in spans)
     lines = []
     for device in range(devices):
         for lane in (COMPUTE, TRANSFER):
             name = f"device {device}" if lane == COMPUTE else ""
             mine = [span for span in spans if span.device == device and span.lane == lane]
-            lines.append(f"{name:>9} {lane:8} {_lane(mine, first, last, width)}")
+            does = "computes" if lane == COMPUTE else "receives"
+            lines.append(f"{name:>9} {does} {_lane(mine, first, last, width)}")
     return lines
 
 
