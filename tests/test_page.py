@@ -199,7 +199,7 @@ def expected(title: str, platform: Platform, path: Path) -> str:
 
 # The page gives NumPy's float64 to a library of 32-bit types. JAX narrows it silently; here there is a warning,
 # which is not part of the page.
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore::cuplace.errors.NarrowingWarning")
 def test_every_snippet_prints_what_the_page_prints(platform: Platform, tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     printed = {title: reader.run(title) for title in PAGE}
@@ -221,7 +221,7 @@ def _check_values(names: dict[str, Any]) -> None:
         assert result.sharding.spec[0] == "x"
 
 
-@pytest.mark.filterwarnings("default")
+@pytest.mark.filterwarnings("ignore::cuplace.errors.NarrowingWarning")
 def test_the_pipeline_is_traced_once_and_placed_on_four_meshes(platform: Platform, tmp_path: Path) -> None:
     reader = Reader(tmp_path)
     for title in ("imports", "a mesh over all devices", "the pipeline"):

@@ -41,11 +41,12 @@ def demo(options: Namespace) -> int:
 
 def _title(platform: Platform, options: Namespace, width: int) -> str:
     kind = repr(platform.devices[0]).partition("(")[0]
-    mebibytes = 4 * options.size**2 / 2**20
+    kibibytes = 4 * options.size**2 / 2**10
+    size = f"{kibibytes / 2**10:.3g} MiB" if kibibytes >= 2**10 else f"{kibibytes:.3g} KiB"
     return (
         f"Devices   {len(platform.devices)} x {kind}, platform {platform.name} ({platform.reason})\n"
         f"Pipeline  {options.stages} stages of {width} device{'s' if width > 1 else ''}, "
-        f"{options.microbatches} microbatches of {options.size} x {options.size} float32 ({mebibytes:.3g} MiB)"
+        f"{options.microbatches} microbatches of {options.size} x {options.size} float32 ({size})"
     )
 
 
