@@ -17,9 +17,9 @@ from cuplace import errors
 from cuplace.array.array import Array
 from cuplace.numpy import elementwise as e
 from cuplace.numpy import products, reductions, selection, shaping
+from cuplace.staging.eager import operator_of, unary_operator_of
 from cuplace.staging.tracer import Tracer
 
-_USUAL = frozenset({Array, Tracer, int, float, bool, complex, np.ndarray, np.float32, np.int32})
 _REFUSED = (list, tuple, set, dict)
 
 Method = Callable[..., Any]
@@ -45,20 +45,17 @@ def _checked(symbol: str, self: Any, other: Any, swapped: bool) -> bool:
     return _takes(other)
 
 
-def _binary(symbol: str, function: Method) -> Method:
+def _binary(symbol: str, function: Method, swapped: bool = False) -> Method:
+    def takes(self: Any, other: Any) -> bool:
+        return _checked(symbol, self, other, swapped)
+
+    if hasattr(function, "eager"):
+        return operator_of(function, takes, swapped)
+
     def operator(self: Any, other: Any) -> Any:
-        if type(other) in _USUAL or _checked(symbol, self, other, False):
-            return function(self, other)
-        return NotImplemented
-
-    return operator
-
-
-def _swapped(symbol: str, function: Method) -> Method:
-    def operator(self: Any, other: Any) -> Any:
-        if type(other) in _USUAL or _checked(symbol, self, other, True):
-            return function(other, self)
-        return NotImplemented
+        if not takes(self, other):
+            return NotImplemented
+        return function(other, self) if swapped else function(self, other)
 
     return operator
 
@@ -98,19 +95,12 @@ def _operators() -> dict[str, Method]:
     found: dict[str, Method] = {}
     for name, (symbol, function) in _ARITHMETIC.items():
         found[f"__{name}__"] = _binary(symbol, function)
-        found[f"__r{name}__"] = _swapped(symbol, function)
+        found[f"__r{name}__"] = _binary(symbol, function, swapped=True)
     for name, (symbol, function) in _COMPARISONS.items():
         found[f"__{name}__"] = _binary(symbol, function)
     for name, function in _UNARY.items():
-        found[f"__{name}__"] = _unary(function)
+        found[f"__{name}__"] = unary_operator_of(function)
     return found
-
-
-def _unary(function: Method) -> Method:
-    def operator(self: Any) -> Any:
-        return function(self)
-
-    return operator
 
 
 # --- methods -----------------------------------------------------------------------------------------------

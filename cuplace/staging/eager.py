@@ -40,6 +40,7 @@ from cuplace.runtime.device import Device
 from cuplace.staging.frozen import frozen
 from cuplace.staging.operand import is_scalar
 from cuplace.staging.put import constrain
+from cuplace.staging.quick import Direct
 from cuplace.staging.signature import Signature
 from cuplace.staging.staged import Bound, Staged, keep, path_text
 from cuplace.staging.trace import current, lift, recordings
@@ -86,19 +87,63 @@ def _public(function: Eager) -> Callable[..., Any]:
                 (x,) = args
                 run = quick((x._key if type(x) is Array else type(x), context_key()))
             if run is not None:
-                return run(args)[0]
+                return run(*args)
         return call(args, kwargs)
 
     public.eager = function  # type: ignore[attr-defined]
     return public
 
 
+def operator_of(function: Callable[..., Any], takes: Callable[[Any, Any], bool], swapped: bool) -> Callable[..., Any]:
+    """The operator of Python, as a method of arrays and traced values, that an eager function of two operands is.
+
+    Args:
+        function: made by `eager`.
+        takes: ``takes(self, other)``: whether the other operand is one that arrays are combined with; else the
+            operator returns NotImplemented. Asked only for operands of a kind not seen before.
+        swapped: whether it is the operator of the right operand (``__radd__``).
+    """
+    quick = function.eager.quick.get  # type: ignore[attr-defined]
+    call = function.eager.call  # type: ignore[attr-defined]
+
+    def operator(self: Any, other: Any) -> Any:
+        if not recordings:
+            run = quick((self._key, other._key if type(other) is Array else type(other), context_key()))
+            if run is not None:
+                return run(self, other)
+        return call((self, other), {}) if takes(self, other) else NotImplemented
+
+    def swapped_operator(self: Any, other: Any) -> Any:
+        if not recordings:
+            run = quick((other._key if type(other) is Array else type(other), self._key, context_key()))
+            if run is not None:
+                return run(other, self)
+        return call((other, self), {}) if takes(self, other) else NotImplemented
+
+    return swapped_operator if swapped else operator
+
+
+def unary_operator_of(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The operator of Python that an eager function of one operand is."""
+    quick = function.eager.quick.get  # type: ignore[attr-defined]
+    call = function.eager.call  # type: ignore[attr-defined]
+
+    def operator(self: Any) -> Any:
+        if not recordings:
+            run = quick((self._key, context_key()))
+            if run is not None:
+                return run(self)
+        return call((self,), {})
+
+    return operator
+
+
 class Eager:
     """One eager function.
 
     Attributes:
-        quick: what runs calls of one or two operands and one result, by the operands' keys (numbers: their types)
-            and the context.
+        quick: functions that run calls of one or two operands and one result, by the operands' keys (numbers:
+            their types) and the context.
     """
 
     def __init__(
@@ -107,7 +152,7 @@ class Eager:
     ) -> None:  # fmt: skip
         self.name = name
         self.body = body
-        self.quick: dict[Any, Callable[[Sequence[Any]], list[Array]]] = {}
+        self.quick: dict[Any, Direct] = {}
         self._signature = Signature(body)
         self._staged = Staged(name, name)
         self._bound: dict[Hashable, Bound] = {}
@@ -137,8 +182,8 @@ class Eager:
     def _remember(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: Bound) -> None:
         """Let the next call of this kind take the quick road."""
         plain = not kwargs and len(args) <= 2 and all(type(arg) is Array or is_scalar(arg) for arg in args)
-        if plain and bound.is_single and self._arrays[: len(args)] == self._signature.names[: len(args)]:
-            keep(self.quick, (*map(_kind, args), context_key()), bound.run)
+        if plain and bound.direct is not None and self._arrays[: len(args)] == self._signature.names[: len(args)]:
+            keep(self.quick, (*map(_kind, args), context_key()), bound.direct)
 
     def _bind(
         self, operands: list[Any], structure: Any, values: Mapping[str, Any], statics: Hashable, target: Sharding | None

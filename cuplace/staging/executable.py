@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cuplace.array.array import Array
-from cuplace.array.deletion import deleted_error
 from cuplace.array.dtypes import narrow
 from cuplace.runtime.caller import caller
-from cuplace.runtime.memory import COMPUTE
 from cuplace.staging.steps import SegmentStep, Step, run_steps
 from cuplace.transfer.execute import move, upload
 from cuplace.transfer.plan import TransferPlan
@@ -39,6 +37,16 @@ class Entry(NamedTuple):
     place: int
     plan: TransferPlan | None
     sharding: Sharding | None
+
+
+class Plain(NamedTuple):
+    """The arguments of `quick.quick_run`."""
+
+    step: SegmentStep
+    reads: Sequence[int]
+    numbers: Sequence[tuple[int, Callable[[Any], Any]]]
+    keys: Sequence[OperandKey]
+    governor: int | None
 
 
 class Executable:
@@ -114,78 +122,16 @@ class Executable:
         array: Array = operands[governor] if type(governor) is int else governor
         return array._origin
 
-    def quickest(self) -> Run:
-        """The quickest function that does the same."""
+    def plain(self) -> Plain | None:
+        """What a quick run needs, where all that is done is one submission a device on arrays that are in place."""
         step = self.steps[0] if len(self.steps) == 1 else None
-        plain = (
-            type(step) is SegmentStep
-            and len(step.tasks) == 1
-            and not step.temporaries
-            and not self.constants
-            and not self.baked
-            and all(entry.plan is None and entry.sharding is None for entry in self.entries)
-            and [place for place, _ in self.results] == [made.place for made in step.made]
-        )
-        if not plain or type(step) is not SegmentStep:
-            return self
+        if type(step) is not SegmentStep or len(step.tasks) > 1 or step.temporaries or self.constants or self.baked:
+            return None
+        if any(entry.plan is not None or entry.sharding is not None for entry in self.entries):
+            return None
+        if [place for place, _ in self.results] != [made.place for made in step.made]:
+            return None
         position = {entry.place: entry.position for entry in self.entries}
-        reads = [position[place] for place in step.reads]
         governor = self.governor if type(self.governor) is int else None
-        if len(step.devices) == 1 and len(self.results) == 1:
-            return _single(step, reads, self.numbers, self.results[0][1], governor)
-        return _batch(step, reads, self.numbers, [key for _, key in self.results], governor)
-
-
-def _single(
-    step: SegmentStep, reads: Sequence[int], numbers: Sequence[tuple[int, Callable[[Any], Any]]], key: OperandKey,
-    governor: int | None,
-) -> Run:  # fmt: skip
-    """One submission on one device, with one result."""
-    (device,), (task,) = step.devices, step.tasks
-    allocate, submit = device.scheduler.allocate, device.scheduler.submit_batch
-    stream, (_, shape, dtype) = device.compute, step.made[0]
-    make = Array._make
-
-    def run(operands: Sequence[Any]) -> list[Array]:
-        try:
-            buffers = [operands[i]._buffers[0] for i in reads]
-        except IndexError:
-            raise _deleted(operands, reads) from None
-        scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()
-        out = allocate(device, shape, dtype, COMPUTE)
-        submit(task, ((stream, buffers, (out,)),), scalars)
-        return [make([out], key, None if governor is None else operands[governor]._origin)]
-
-    return run
-
-
-def _batch(
-    step: SegmentStep, reads: Sequence[int], numbers: Sequence[tuple[int, Callable[[Any], Any]]],
-    keys: Sequence[OperandKey], governor: int | None,
-) -> Run:  # fmt: skip
-    """The same submission on each device."""
-    (task,) = step.tasks
-    scheduler = step.devices[0].scheduler
-    allocate, submit = scheduler.allocate, scheduler.submit_batch
-    devices, made, make = [(device, device.compute) for device in step.devices], step.made, Array._make
-
-    def run(operands: Sequence[Any]) -> list[Array]:
-        given = [operands[i]._buffers for i in reads]
-        if not all(given):
-            raise _deleted(operands, reads)
-        scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()
-        launches = []
-        for i, (device, stream) in enumerate(devices):
-            writes = [allocate(device, shape, dtype, COMPUTE) for _, shape, dtype in made]
-            launches.append((stream, [buffers[i] for buffers in given], writes))
-        submit(task, launches, scalars)
-        origin = None if governor is None else operands[governor]._origin
-        return [
-            make([writes[k] for _, _, writes in launches], key, origin) for k, key in enumerate(keys)
-        ]
-
-    return run
-
-
-def _deleted(operands: Sequence[Any], reads: Sequence[int]) -> Exception:
-    return deleted_error(next(operands[i] for i in reads if not operands[i]._buffers))
+        reads = [position[place] for place in step.reads]
+        return Plain(step, reads, self.numbers, [key for _, key in self.results], governor)

@@ -208,7 +208,7 @@ class LocalLoop:
             made, copies = sets[turn % 2]
             given = [*consts, *carry, *[x[i] for x in inputs]]
             if self.segment is not None:
-                self.segment.run_loud([given[k] for k in self.reads], made, ())
+                self.segment.loud([given[k] for k in self.reads], made, ())
             at = [*given, *made]
             carry = [at[k] for k in self.results[: self.num_carry]]
             for k, memory in copies.items():
@@ -216,6 +216,9 @@ class LocalLoop:
                 carry[k] = memory
             for stack, k in zip(stacks, self.results[self.num_carry :], strict=True):
                 stack[i] = at[k]
+        for target, value in zip(targets, carry, strict=False):
+            if target is not None:
+                target[...] = value
         return [*carry, *stacks]
 
     def _memory(self, xp: Any, carry: Sequence[Any]) -> tuple[list[Any], dict[int, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -10,9 +11,10 @@ import numpy as np
 
 from cuplace.staging.fusion import BLOCK_BYTES, Chain
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source, quietly
+from cuplace.staging.script import Script
 
-Action = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
-"""Computes something: from registers, into registers and the arrays given for results, with the numbers."""
+Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
+"""``work(reads, writes, numbers)``: computes from arrays into arrays, with the numbers passed at the call."""
 
 LARGE_BYTES = 2 * BLOCK_BYTES
 """From this size on, fresh memory costs more than computing: results go into memory that was used before."""
@@ -31,67 +33,71 @@ class Segment:
     Registers are numbered: first those of the inputs, in order, then the results of operations.
 
     Attributes:
-        temporaries: arrays that ``run`` expects after those of the results.
+        loud: does the work, with NumPy's warnings as the calling thread has them.
+        temporaries: arrays that the work expects after those for the results.
     """
 
     def __init__(self, num_inputs: int, ops: Sequence[LocalOp], outputs: Sequence[int], xp: Any = np) -> None:
         self.num_inputs = num_inputs
-        self.outputs = tuple(outputs)
         self.ops = tuple(ops)
-        self.temporaries: tuple[Temporary, ...] = ()
+        self.outputs = tuple(outputs)
         self._xp = xp
-        self._num_registers = max((r for op in ops for r in op.outs), default=num_inputs - 1) + 1
-        self._plan = self._compile()
+        groups = group(self.ops) if xp is np else [[op] for op in self.ops]
+        memory = _Memory(self.outputs, groups)
+        self.loud = self._alone(groups, memory) or self._script(groups, memory)
+        self.temporaries = tuple(memory.temporaries)
 
     def run(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
         """Compute all results from the inputs ``reads`` into ``writes``."""
-        quietly(self.run_loud, reads, writes, scalars)
+        quietly(self.loud, reads, writes, scalars)
 
-    def run_loud(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
-        """The same, with NumPy's warnings as the calling thread has them."""
-        registers = [*reads, *[None] * (self._num_registers - self.num_inputs)]
-        for action, dead in self._plan:
-            action(registers, writes, scalars)
-            for register in dead:
-                registers[register] = None
-
-    def work(self) -> Callable[[list[Any], list[Any], tuple[Any, ...]], None]:
+    def work(self) -> Work:
         """The quickest function that does what ``run`` does."""
-        if len(self.ops) == 1 and len(self.outputs) == 1 and not self.temporaries:
-            direct = _direct(self.ops[0], self._xp)
-            if direct is not None and not isinstance(self._plan[0][0], _ChainAction):
-                return direct
-        return self.run
+        direct = _direct(self.ops[0], self._xp) if len(self.ops) == 1 and not is_chain(self.ops) else None
+        return self.run if direct is None else direct
 
     # ------------------------------------------------------------------ compilation
 
-    def _compile(self) -> list[tuple[Action, tuple[int, ...]]]:
-        groups = group(self.ops) if self._xp is np else [[op] for op in self.ops]
-        memory = _Memory(self.outputs, groups)
-        actions = [self._action(group, memory, i) for i, group in enumerate(groups)]
-        self.temporaries = tuple(memory.temporaries)
-        return [(action, memory.dead_after(i)) for i, action in enumerate(actions)]
+    def _alone(self, groups: Sequence[Sequence[LocalOp]], memory: _Memory) -> Work | None:
+        """The work of a segment of one operation, which needs no script."""
+        if len(self.ops) > 1 or is_chain(groups[0]) or self.ops[0].is_loop:
+            return None
+        (op,) = self.ops
+        if op.ufunc is not None:
+            ufunc = getattr(self._xp, op.ufunc)
+            return lambda reads, writes, numbers: ufunc(*_fetch(op.args, reads, numbers), writes[0])
+        compute = functools.partial(op.compute, self._xp, **op.params)
 
-    def _action(self, ops: Sequence[LocalOp], memory: _Memory, position: int) -> Action:
-        if is_chain(ops):
-            needed = memory.needed_after(ops, position)
-            chain = Chain(ops, needed)
-            return _ChainAction(chain, tuple([memory.place(r, chain.shape, _dtype(ops, r), position) for r in needed]))
-        (op,) = ops
-        places = tuple([
-            memory.place(r, shape, dtype, position) if self._wants_memory(op, memory, r, shape, dtype) else None
-            for r, shape, dtype in zip(op.outs, op.shapes, op.dtypes, strict=True)
-        ])  # fmt: skip
-        return _SingleAction(op, places, self._xp)
+        def work(reads: list[Any], writes: list[Any], numbers: tuple[Any, ...]) -> None:
+            writes[0][...] = compute(*_fetch(op.args, reads, numbers))
 
-    def _wants_memory(
-        self, op: LocalOp, memory: _Memory, register: int, shape: tuple[int, ...], dtype: np.dtype
-    ) -> bool:
-        """Whether a result is written to memory that is there already, rather than to fresh memory."""
-        if register in memory.outputs:
-            return True
-        can_write = op.is_loop or op.ufunc is not None
-        return can_write and math.prod(shape) * dtype.itemsize >= LARGE_BYTES
+        return work
+
+    def _script(self, groups: Sequence[Sequence[LocalOp]], memory: _Memory) -> Work:
+        script = Script(self.num_inputs, self._xp)
+        for position, ops in enumerate(groups):
+            if is_chain(ops):
+                chain = Chain(ops, memory.needed_after(ops, position))
+                script.chain(
+                    chain,
+                    [memory.place(r, chain.shape, _dtype(ops, r), position) for r in chain.outputs],
+                )
+            else:
+                (op,) = ops
+                script.operation(op, [
+                    memory.place(r, shape, dtype, position) if _wants_memory(op, memory, r, shape, dtype) else None
+                    for r, shape, dtype in zip(op.outs, op.shapes, op.dtypes, strict=True)
+                ])  # fmt: skip
+            script.forget(memory.dead_after(position))
+        return script.compiled()
+
+
+def _wants_memory(op: LocalOp, memory: _Memory, register: int, shape: tuple[int, ...], dtype: np.dtype) -> bool:
+    """Whether a result is written to memory that is there already, rather than to fresh memory."""
+    if register in memory.outputs:
+        return True
+    can_write = op.is_loop or op.ufunc is not None
+    return can_write and math.prod(shape) * dtype.itemsize >= LARGE_BYTES
 
 
 class _Memory:
@@ -139,70 +145,6 @@ class _Memory:
         return len(self.outputs) + len(self.temporaries) - 1
 
 
-class _SingleAction:
-    """One operation."""
-
-    __slots__ = ("_compute", "_op", "_places", "_sources", "_ufunc", "_xp")
-
-    def __init__(self, op: LocalOp, places: tuple[int | None, ...], xp: Any) -> None:
-        self._op = op
-        self._places = places
-        self._xp = xp
-        self._compute = op.compute
-        self._ufunc = getattr(xp, op.ufunc) if op.ufunc else None
-        self._sources = op.args
-
-    def __call__(self, registers: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
-        op = self._op
-        values = [fetch(source, registers, scalars) for source in self._sources]
-        if self._ufunc is not None:
-            place = self._places[0]
-            if place is None:
-                registers[op.outs[0]] = self._ufunc(*values)
-            else:
-                registers[op.outs[0]] = writes[place]
-                self._ufunc(*values, writes[place])
-            return
-        targets = [None if place is None else writes[place] for place in self._places]
-        if op.is_loop:
-            results = self._compute(self._xp, *values, targets=targets, **op.params)
-        else:
-            results = [self._compute(self._xp, *values, **op.params)]
-        for register, target, result in zip(op.outs, targets, results, strict=True):
-            if target is None:
-                registers[register] = result
-            else:
-                if result is not target:
-                    target[...] = result
-                registers[register] = target
-
-
-class _ChainAction:
-    """A chain of elementwise operations, evaluated block by block."""
-
-    __slots__ = ("_chain", "_places")
-
-    def __init__(self, chain: Chain, places: tuple[int, ...]) -> None:
-        self._chain = chain
-        self._places = places
-
-    def __call__(self, registers: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
-        chain = self._chain
-        results = [writes[place] for place in self._places]
-        chain.run([registers[r] for r in chain.externals], results, scalars)
-        for register, result in zip(chain.outputs, results, strict=True):
-            registers[register] = result
-
-
-def fetch(source: Source, registers: Sequence[Any], scalars: Sequence[Any]) -> Any:
-    """The value of an operand."""
-    if type(source) is Register:
-        return registers[source.index]
-    if type(source) is Slot:
-        return scalars[source.index]
-    return source.value
-
-
 def is_chain(ops: Sequence[LocalOp]) -> bool:
     """Whether a group is worth evaluating block by block: several operations, or one that cannot write in place."""
     if not fuses(ops[0]):
@@ -245,7 +187,19 @@ def _dtype(ops: Sequence[LocalOp], register: int) -> np.dtype:
     return next(op.dtypes[0] for op in ops if op.outs[0] == register)
 
 
-def _direct(op: LocalOp, xp: Any) -> Action | None:
+def _fetch(sources: Sequence[Source], registers: Sequence[Any], numbers: Sequence[Any]) -> list[Any]:
+    """The values of operands."""
+    return [
+        registers[source.index]
+        if type(source) is Register
+        else numbers[source.index]
+        if type(source) is Slot
+        else source.value
+        for source in sources
+    ]
+
+
+def _direct(op: LocalOp, xp: Any) -> Work | None:
     """A function for a segment of one ufunc of one or two operands, without registers."""
     if op.ufunc is None or len(op.args) > 2:
         return None

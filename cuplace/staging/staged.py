@@ -13,12 +13,13 @@ from cuplace.staging.home import Call
 from cuplace.staging.operand import operand_key
 from cuplace.staging.place import place
 from cuplace.staging.program import Program, Var
+from cuplace.staging.quick import Direct, Run, direct_run, quick_run
 from cuplace.staging.trace import Trace, recording
 
 if TYPE_CHECKING:
     from cuplace.array.type import ArrayType
     from cuplace.placement.sharding import Sharding
-    from cuplace.staging.executable import Executable, Run
+    from cuplace.staging.executable import Executable, Plain
     from cuplace.staging.tracer import Tracer
 
 Body = Callable[[Sequence["Tracer"]], Any]
@@ -52,24 +53,37 @@ class Bound:
     """An executable, and how its results are given back.
 
     Attributes:
-        run: the executable in its quickest form.
+        run: the executable in its quickest form, a function of the list of operands.
+        direct: a function of the operands themselves that gives the only result; None where there are several.
         executable: the executable itself.
         structure: of the results.
         is_single: whether the result is one new array.
         program: what the executable was made of.
     """
 
-    __slots__ = ("_passed", "executable", "is_single", "program", "run", "structure")
+    __slots__ = ("_passed", "direct", "executable", "is_single", "program", "run", "structure")
 
     def __init__(
         self, executable: Executable, structure: Any, passed: Sequence[tuple[int, int]], program: Program
     ) -> None:
-        self.run: Run = executable.quickest()
+        plain = executable.plain()
+        self.run: Run = executable if plain is None else quick_run(*plain)
         self.executable = executable
         self.structure = structure
         self.is_single = optree.treespec_is_leaf(structure) and not passed
         self.program = program
         self._passed = passed
+        self.direct: Direct | None = self._find_direct(plain) if self.is_single else None
+
+    def _find_direct(self, plain: Plain | None) -> Direct:
+        run = self.run
+        if plain is not None and len(plain.step.devices) == 1:
+            found = direct_run(
+                plain.step, plain.reads, plain.numbers, plain.keys[0], plain.governor, len(self.program.inputs)
+            )
+            if found is not None:
+                return found
+        return lambda *operands: run(operands)[0]
 
     def __call__(self, operands: Sequence[Any]) -> Any:
         """Run, and give the results their structure."""

@@ -27,6 +27,7 @@ class Tracer:
     __slots__ = ("__weakref__", "atom", "trace")
 
     _is_tracer = True
+    _key = None  # an operand of no kind that dispatch knows
     __array_priority__ = 1000
     __hash__ = None  # type: ignore[assignment]  # as for arrays: equality is elementwise
 

@@ -1,0 +1,109 @@
+"""Quick runs: programs of one submission a device, without an environment. This is the hot path of dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cuplace.array.array import Array
+from cuplace.array.deletion import deleted_error
+from cuplace.runtime.memory import COMPUTE
+
+if TYPE_CHECKING:
+    from cuplace.array.key import OperandKey
+    from cuplace.staging.steps import SegmentStep
+
+Run = Callable[[Sequence[Any]], list[Array]]
+Direct = Callable[..., Array]
+Numbers = Sequence[tuple[int, Callable[[Any], Any]]]
+
+
+def quick_run(
+    step: SegmentStep, reads: Sequence[int], numbers: Numbers, keys: Sequence[OperandKey], governor: int | None
+) -> Run:
+    """A function of the operands that launches ``step`` on each device.
+
+    Args:
+        step: the only step.
+        reads: the position of the operand for each of the step's reads.
+        numbers: for each number that the step takes, the operand's position and its converter.
+        keys: of the results.
+        governor: the operand whose line of commitment the results inherit, or None.
+    """
+    (task,) = step.tasks
+    scheduler = step.devices[0].scheduler
+    allocate, submit = scheduler.allocate, scheduler.submit_batch
+    devices, made, make = [(device, device.compute) for device in step.devices], step.made, Array._make
+
+    def run(operands: Sequence[Any]) -> list[Array]:
+        given = [operands[i]._buffers for i in reads]
+        if not all(given):
+            raise _deleted([operands[i] for i in reads])
+        scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()
+        launches = []
+        for i, (device, stream) in enumerate(devices):
+            writes = [allocate(device, shape, dtype, COMPUTE) for _, shape, dtype in made]
+            launches.append((stream, [buffers[i] for buffers in given], writes))
+        submit(task, launches, scalars)
+        origin = None if governor is None else operands[governor]._origin
+        return [make([writes[k] for _, _, writes in launches], key, origin) for k, key in enumerate(keys)]
+
+    return run
+
+
+def direct_run(
+    step: SegmentStep, reads: Sequence[int], numbers: Numbers, key: OperandKey, governor: int | None, arity: int
+) -> Direct | None:
+    """A function ``f(x)`` or ``f(x, y)`` with one result on one device; None for other shapes of calls.
+
+    The arguments are those of `quick_run`. What these functions do is written out for each kind of call, since
+    every name looked up and every loop made here is paid at each operation of a program.
+    """
+    (device,), (task,) = step.devices, step.tasks
+    allocate, submit = device.scheduler.allocate, device.scheduler.submit_batch
+    stream, (_, shape, dtype), make = device.compute, step.made[0], Array._make
+    kind = (arity, tuple(reads), tuple([i for i, _ in numbers]))
+    convert = numbers[0][1] if numbers else None
+    committed = governor is not None
+
+    def launch(buffers: tuple[Any, ...], scalars: tuple[Any, ...], governing: Any) -> Array:
+        out = allocate(device, shape, dtype, COMPUTE)
+        submit(task, ((stream, buffers, (out,)),), scalars)
+        return make([out], key, governing._origin if committed else None)
+
+    def array(x: Any) -> Array:
+        try:
+            buffers = (x._buffers[0],)
+        except IndexError:
+            raise deleted_error(x) from None
+        return launch(buffers, (), x)
+
+    def array_array(x: Any, y: Any) -> Array:
+        try:
+            buffers = (x._buffers[0], y._buffers[0])
+        except IndexError:
+            raise _deleted((x, y)) from None
+        return launch(buffers, (), y if governor else x)
+
+    def array_number(x: Any, y: Any) -> Array:
+        assert convert is not None
+        try:
+            buffers = (x._buffers[0],)
+        except IndexError:
+            raise deleted_error(x) from None
+        return launch(buffers, (convert(y),), x)
+
+    def number_array(x: Any, y: Any) -> Array:
+        return array_number(y, x)
+
+    written = {
+        (1, (0,), ()): array,
+        (2, (0, 1), ()): array_array,
+        (2, (0,), (1,)): array_number,
+        (2, (1,), (0,)): number_array,
+    }
+    return written.get(kind)
+
+
+def _deleted(operands: Sequence[Any]) -> Exception:
+    return deleted_error(next(operand for operand in operands if not operand._buffers))
