@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import cuplace
 from cuplace import errors
 from cuplace.array.put import device_put
 from cuplace.placement.sharding import SingleDeviceSharding
@@ -106,6 +107,16 @@ def test_printing(platform):
     assert repr(device_put(1.5)) == "Array(1.5, dtype=float32, weak_type=True)"
     with pytest.raises(TypeError, match="unsupported format string"):
         f"{x:.2f}"
+
+
+def test_the_elements_of_a_replicated_array_stay_where_it_is(platform):
+    assert cuplace.numpy is not None  # loads the operators, indexing among them
+    at = places(platform)
+    first, second = device_put(numbers(2, 3), on(at.full))
+    assert first.sharding.is_fully_replicated
+    assert second.devices() == set(platform.devices)
+    np.testing.assert_array_equal(second, [3, 4, 5])
+    assert [e.committed for e in device_put(numbers(2))] == [False, False]
 
 
 def test_dlpack(platform):
