@@ -75,7 +75,7 @@ def caller() -> Line | None:
 
 
 def _classify(filename: str) -> bool:
-    path = os.path.abspath(filename)
+    path = filename if filename.startswith("<") else os.path.abspath(filename)  # "<stdin>" is in no directory
     ours = path.startswith(_PACKAGE) and not path.startswith(_USER_PARTS)
     _is_ours[filename] = ours
     return ours
