@@ -15,6 +15,7 @@ from cuplace.array.assemble import (
 from cuplace.array.put import block_until_ready, device_get, device_put
 from cuplace.array.reshard import reshard
 from cuplace.array.type import typeof
+from cuplace.numpy import methods as _methods  # noqa: F401
 from cuplace.placement.mesh import Mesh
 from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import PartitionSpec as P
@@ -30,7 +31,6 @@ from cuplace.runtime.platform import (
     process_count,
     process_index,
 )
-from cuplace.numpy import methods as _methods  # noqa: F401
 from cuplace.staging.jit import jit
 
 __all__ = [
