@@ -75,7 +75,10 @@ def caller() -> Line | None:
 
 
 def _classify(filename: str) -> bool:
-    path = filename if filename.startswith("<") else os.path.abspath(filename)  # "<stdin>" is in no directory
-    ours = path.startswith(_PACKAGE) and not path.startswith(_USER_PARTS)
+    if filename.startswith("<"):  # code without a file: the user's, unless we generated it
+        ours = filename.startswith("<cuplace ")
+    else:
+        path = os.path.abspath(filename)
+        ours = path.startswith(_PACKAGE) and not path.startswith(_USER_PARTS)
     _is_ours[filename] = ours
     return ours
