@@ -96,6 +96,24 @@ def matmul_pipeline(lib: Any) -> Any:
     return run
 
 
+def peak_of_a_move(lib: Any) -> Any:
+    """The most memory a device takes during a move, as a multiple of the target shard that it ends up with."""
+    x = lib.put(_big(lib), lib.on(lib.mesh_a, "x"))
+    target, devices = lib.on(lib.mesh_b, None, "x"), list(lib.full.devices[4:])
+    shard = lib.np.prod(SHAPE) * 4 / len(devices)
+
+    def once() -> float:
+        before = {device: device.memory_stats()["bytes_in_use"] for device in devices}
+        for device in devices:
+            device.memory.peak = device.memory.in_use
+        y = lib.put(x, target)
+        peaks = [device.memory_stats()["peak_bytes"] - before[device] for device in devices]
+        del y
+        return max(peaks) / shard
+
+    return once
+
+
 CASES = {
     "returns": Case(other_mesh, mode="one"),
     "other mesh": Case(other_mesh, **BIG),
@@ -105,6 +123,7 @@ CASES = {
     "stage": Case(stage, **BIG),
     "numpy stage": Case(numpy_stage, **BIG),
     "page": Case(page_pipeline, mode="done", samples=11),
+    "peak": Case(peak_of_a_move, mode="figure", samples=3),
     "matmul": Case(matmul_pipeline, mode="done", samples=3),
 }
 
@@ -117,6 +136,7 @@ ROWS = [
     Row("jitted sin(x) + 1, 128 MiB: done", "cuplace:stage", "jax:stage", 0.4),
     Row("the same against NumPy", "cuplace:stage", "numpy:numpy stage", 0.6),
     Row("the page's pipeline", "cuplace:page", "jax:page", 0.4),
+    Row("peak memory of a move / target shards", "cuplace:peak", None, 1.05),
     Row("matmul pipeline against config.sync", "cuplace:matmul", "cuplace-sync:matmul", 1.6, faster=True),
 ]
 
