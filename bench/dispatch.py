@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -110,13 +111,14 @@ def plan_cached(lib: Any) -> Any:
 
 
 def import_times(rounds: int) -> dict[str, Figure]:
-    """Seconds of `import`, each in a fresh interpreter, in turns."""
+    """Seconds of `import`, each in a fresh interpreter, in turns; the first turn compiles to bytecode files."""
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     samples: dict[str, list[float]] = {name: [] for name in IMPORTS}
     program = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
     for number in range(3 * rounds + 1):
         for name, modules in IMPORTS.items():
             command = [sys.executable, "-c", program.format(modules)]
-            done = subprocess.run(command, capture_output=True, text=True, check=True)
+            done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
             if number:
                 samples[name].append(float(done.stdout))
     return {f"python:{name}": Figure.of(values) for name, values in samples.items()}
