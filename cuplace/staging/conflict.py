@@ -60,9 +60,11 @@ def first_conflict(claims: list[Claim]) -> tuple[Claim, Claim] | None:
 def incompatible_devices(first: Claim, second: Claim) -> errors.IncompatibleDevicesError:
     """The error for two claims: JAX's text as the first line, then help."""
     lines = [f"Received incompatible devices for jitted computation. Got {first.text()} and {second.text()}"]
-    for claim in (first, second):
-        if claim.origin is not None and claim.label():
-            lines.append(f"{claim.label()} was committed to its devices at {claim.origin}.")
+    lines += [
+        f"{claim.label()} was committed to its devices at {claim.origin}."
+        for claim in (first, second)
+        if claim.origin is not None and claim.label()
+    ]
     ours, theirs = first.sharding.flat_devices, second.sharding.flat_devices
     if set(ours) == set(theirs):
         lines.append("The devices are the same, in another order; the order is part of a placement.")

@@ -17,9 +17,10 @@ A public function is written as the body of a traced function and made eager by 
     def zeros(shape, dtype=None, *, device=None): ...
 
 The body sees only values of a trace (``Tracer``) for its array parameters and plain Python values for the static
-ones. None stays None, but is refused for positional-only parameters. Called while a function is being traced, it is simply run; called with arrays and
-numbers, it is traced, placed and executed. The parameter named by ``device`` is not given to the body (it gets
-None): it says where the results shall be, as ``out_shardings`` of ``jit`` does.
+ones. None stays None, but is refused for positional-only parameters. Called while a function is being traced, the
+body is simply run; called with arrays and numbers, it is traced, placed and executed. The parameter named by
+``device`` is not given to the body (it gets None): it says where the results shall be, as ``out_shardings`` of
+``jit`` does.
 """
 
 from __future__ import annotations
@@ -28,7 +29,6 @@ import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import optree
 
 from cuplace import errors
@@ -38,7 +38,7 @@ from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.runtime.context import context_key
 from cuplace.runtime.device import Device
 from cuplace.staging.frozen import frozen
-from cuplace.staging.operand import is_scalar
+from cuplace.staging.operand import is_scalar, quick_key
 from cuplace.staging.put import constrain
 from cuplace.staging.quick import Direct
 from cuplace.staging.signature import Signature
@@ -171,7 +171,7 @@ class Eager:
         operands, structure = optree.tree_flatten(tuple([values[name] for name in self._arrays]))
         statics = tuple([frozen(values[name]) for name in self._static])
         target = self._target(values)
-        key = (structure, tuple(map(_kind, operands)), statics, target, context_key())
+        key = (structure, tuple(map(quick_key, operands)), statics, target, context_key())
         bound = self._bound.get(key)
         if bound is None:
             bound = self._bind(operands, structure, values, statics, target)
@@ -183,7 +183,7 @@ class Eager:
         """Let the next call of this kind take the quick road."""
         plain = not kwargs and len(args) <= 2 and all(type(arg) is Array or is_scalar(arg) for arg in args)
         if plain and bound.direct is not None and self._arrays[: len(args)] == self._signature.names[: len(args)]:
-            keep(self.quick, (*map(_kind, args), context_key()), bound.direct)
+            keep(self.quick, (*map(quick_key, args), context_key()), bound.direct)
 
     def _bind(
         self, operands: list[Any], structure: Any, values: Mapping[str, Any], statics: Hashable, target: Sharding | None
@@ -243,11 +243,3 @@ class Eager:
         if self._device is not None:
             given[self._device] = None
         return self._signature.call(self.body, given)
-
-
-def _kind(operand: Any) -> Any:
-    """What of an operand decides, before its key is known: cheap, and at least as fine as the key."""
-    kind = type(operand)
-    if kind is Array:
-        return operand._key
-    return (kind, operand.dtype, operand.shape) if kind is np.ndarray else kind

@@ -122,16 +122,22 @@ class Executable:
         array: Array = operands[governor] if type(governor) is int else governor
         return array._origin
 
-    def plain(self) -> Plain | None:
-        """What a quick run needs, where all that is done is one submission a device on arrays that are in place."""
+    def plain(self, num_operands: int) -> Plain | None:
+        """What a quick run needs, where all that is done is one submission a device on arrays that are in place.
+
+        The captured arrays count as further operands.
+        """
         step = self.steps[0] if len(self.steps) == 1 else None
-        if type(step) is not SegmentStep or len(step.tasks) > 1 or step.temporaries or self.constants or self.baked:
+        if type(step) is not SegmentStep or len(step.tasks) > 1 or step.temporaries or self.baked:
             return None
         if any(entry.plan is not None or entry.sharding is not None for entry in self.entries):
             return None
         if [place for place, _ in self.results] != [made.place for made in step.made]:
             return None
         position = {entry.place: entry.position for entry in self.entries}
-        governor = self.governor if type(self.governor) is int else None
+        position.update({place: num_operands + k for k, (place, _) in enumerate(self.constants)})
+        governor = self.governor
+        if isinstance(governor, Array):
+            governor = num_operands + next(k for k, (_, array) in enumerate(self.constants) if array is governor)
         reads = [position[place] for place in step.reads]
         return Plain(step, reads, self.numbers, [key for _, key in self.results], governor)

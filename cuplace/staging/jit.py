@@ -8,7 +8,6 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import optree
 
 from cuplace import errors
@@ -25,7 +24,7 @@ from cuplace.staging.asked import (
     spread_outputs,
 )
 from cuplace.staging.donation import DonatingBound, usable
-from cuplace.staging.operand import is_scalar, operand_key
+from cuplace.staging.operand import is_scalar, operand_key, quick_key
 from cuplace.staging.put import constrain
 from cuplace.staging.staged import Bound, CacheInfo, Staged, Traced, keep, path_text
 from cuplace.staging.trace import current, lift, recordings
@@ -51,8 +50,10 @@ def jit(
         in_shardings: where uncommitted arguments are put: a sharding, a PartitionSpec, None, or a pytree prefix of
             the tuple of arguments.
         out_shardings: where results are put; likewise, a prefix of the result.
-        static_argnums, static_argnames: arguments that are no arrays, but hashable values known while tracing.
-        donate_argnums, donate_argnames: arguments that are consumed where a result can use their memory.
+        static_argnums: positions of arguments that are no arrays, but hashable values known while tracing.
+        static_argnames: the same by name.
+        donate_argnums: positions of arguments that are consumed where a result can use their memory.
+        donate_argnames: the same by name.
         keep_unused: let arguments that nothing depends on count for the choice of devices.
         inline: accepted for JAX's sake; functions that are called inside others are always inlined.
 
@@ -143,14 +144,14 @@ class Jitted:
             return self._inline(rest, named, static)
         operands, structure = optree.tree_flatten((rest, named))
         static_keys = tuple([(where, static_key(value)) for where, value in static])
-        key = (structure, tuple(map(_kind, operands)), static_keys, context_key())
+        key = (structure, tuple(map(quick_key, operands)), static_keys, context_key())
         bound = self._bound.get(key)
         if bound is None:
             self._misses += 1
             bound = self._bind(rest, named, static, static_keys, operands, structure)
             keep(self._bound, key, bound)
             if not kwargs and not static and all(type(arg) is Array or is_scalar(arg) for arg in args):
-                keep(self._quick, (context_key(), *map(_kind, args)), bound)
+                keep(self._quick, (context_key(), *map(quick_key, args)), bound)
         else:
             self._hits += 1
         return bound(operands)
@@ -240,14 +241,6 @@ def _dynamic(args: Sequence[Any], static: Any) -> list[Any]:
     """The positional arguments without static ones."""
     chosen = {where for where, _ in static}
     return [arg for i, arg in enumerate(args) if i not in chosen]
-
-
-def _kind(operand: Any) -> Any:
-    """What of an operand decides, before its key is known: cheap, and at least as fine as the key."""
-    kind = type(operand)
-    if kind is Array:
-        return operand._key
-    return (kind, operand.dtype, operand.shape) if kind is np.ndarray else kind
 
 
 def function_name(fun: Callable[..., Any]) -> str:

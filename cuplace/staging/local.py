@@ -54,7 +54,8 @@ class LocalOp:
     """
 
     __slots__ = (
-        "arg_shapes", "args", "compute", "dtypes", "elementwise", "is_loop", "name", "outs", "params", "shapes", "ufunc",
+        "arg_shapes", "args", "compute", "dtypes", "elementwise", "is_loop", "name", "outs", "params", "shapes",
+        "ufunc",
     )  # fmt: skip
 
     def __init__(

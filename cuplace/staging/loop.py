@@ -75,7 +75,10 @@ def lower_loop(outer: Lowering, equation: Equation, args: list[Value]) -> list[V
     num_consts, num_carry = len(program.captured), params["num_carry"]
     args = [outer.settle(outer.array(arg)) for arg in args]
     consts, carry = args[:num_consts], args[num_consts : num_consts + num_carry]
-    carry = [outer.laid_out(value, _typed(outer, var.type, value)) for var, value in zip(program.inputs, carry, strict=False)]
+    carry = [
+        outer.laid_out(value, _typed(outer, var.type, value))
+        for var, value in zip(program.inputs, carry, strict=False)
+    ]
     inputs = [_whole_leading(outer, x) for x in args[num_consts + num_carry :]]
     elements = [(x, _element_sharding(x)) for x in inputs]
     plan = LoopPlan(outer, program, consts, carry, elements)

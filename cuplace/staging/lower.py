@@ -16,7 +16,7 @@ from cuplace.staging.operand import scalar_converter
 from cuplace.staging.program import Equation, Literal, Program, Var
 from cuplace.staging.put import PUT
 from cuplace.staging.segment import Segment
-from cuplace.staging.steps import Made, MoveStep, SegmentStep, Step, note_dead
+from cuplace.staging.steps import BYTES_PER_SECOND, Made, MoveStep, SegmentStep, Step, note_dead
 from cuplace.staging.value import INPUT_LEVEL, Value
 from cuplace.transfer.plan import plan_move
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from cuplace.staging.home import Home
     from cuplace.staging.program import Atom
 
-BYTES_PER_SECOND = 8e9
 FLOPS_PER_SECOND = 8e9
 CALL_SECONDS = 1e-6
 """What one operation costs at least."""

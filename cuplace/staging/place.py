@@ -64,8 +64,8 @@ def _governor(home: Home, constants: Sequence[Any]) -> int | Any | None:
 def _outputs(lowering: Lowering, call: Call, values: Sequence[Value]) -> list[Value]:
     outputs = []
     for atom, value, asked in zip(call.program.outputs, values, call.out_shardings, strict=True):
-        value = lowering.settle(lowering.array(value))
-        outputs.append(lowering.laid_out(value, asked or lowering.final_sharding(atom.type, value)))
+        array = lowering.settle(lowering.array(value))
+        outputs.append(lowering.laid_out(array, asked or lowering.final_sharding(atom.type, array)))
     return outputs
 
 
@@ -85,9 +85,10 @@ class _Inputs:
 
     def _array(self, lowering: Lowering, position: int, key: Key) -> Value:
         var, asked = self._call.program.inputs[position], self._call.in_shardings[position]
-        if type(key) is OperandKey and key.sharding.flat_devices == lowering.home.devices:
-            if key.committed or lowering.home.single:
-                asked = key.sharding
+        home = lowering.home
+        is_array = type(key) is OperandKey and key.sharding.flat_devices == home.devices
+        if is_array and (key.committed or home.single):
+            asked = key.sharding
         if asked is None:
             return lowering.input_anywhere(var.type, lambda _, sharding: self._settle(position, sharding))
         self._settle(position, asked)

@@ -157,10 +157,11 @@ class MeshLowering(Lowering):
         """
         mesh, count = final.mesh, math.prod(final.mesh.shape[axis] for axis in how.partial_axes)
         shape = (count, *value.shape)
-        stacked = self._with_leading(value, shape, NamedSharding(mesh, PartitionSpec(how.partial_axes, *how.local_spec)))
-        gathered = self.laid_out(stacked, NamedSharding(mesh, PartitionSpec(None, *final.spec.padded(len(value.shape)))))
-        out = value.update(sharding=final)
-        return self.emit_op(COMBINERS[how.combine], [gathered], out, {"axes": (0,), "keepdims": False})
+        apart = NamedSharding(mesh, PartitionSpec(how.partial_axes, *how.local_spec))
+        together = NamedSharding(mesh, PartitionSpec(None, *final.spec.padded(len(value.shape))))
+        gathered = self.laid_out(self._with_leading(value, shape, apart), together)
+        combiner = COMBINERS[how.combine]
+        return self.emit_op(combiner, [gathered], value.update(sharding=final), {"axes": (0,), "keepdims": False})
 
     def _with_leading(self, value: Value, shape: tuple[int, ...], sharding: NamedSharding) -> Value:
         place = self.new_place()

@@ -7,11 +7,10 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import optree
 
 from cuplace import errors
-from cuplace.array.array import Array
+from cuplace.array import dtypes
 from cuplace.array.type import ArrayType, typeof
 from cuplace.ops.convert import CONVERT
 from cuplace.placement.mesh import AxisType
@@ -21,7 +20,7 @@ from cuplace.staging.arguments import argument_names
 from cuplace.staging.carry import check_carry, same_structure
 from cuplace.staging.jit import function_name, function_source
 from cuplace.staging.loop import SCAN
-from cuplace.staging.operand import is_scalar
+from cuplace.staging.operand import is_scalar, quick_key
 from cuplace.staging.program import Program
 from cuplace.staging.staged import Bound, Staged, keep
 from cuplace.staging.trace import Trace, bind, current, lift, recording
@@ -79,7 +78,7 @@ def scan(
 def _run(f: Callable[..., Any], body: Callable[..., Any], key: Any, leaves: list[Any]) -> Any:
     """The loop as an eager call of the name ``scan``, kept as long as ``f`` lives."""
     staged, bound = _of(f)
-    full = (key, tuple([_kind(leaf) for leaf in leaves]), context_key())
+    full = (key, tuple([quick_key(leaf) for leaf in leaves]), context_key())
     found = bound.get(full)
     if found is None:
         found = staged.bind(key, leaves, lambda: [f"args[{i}]" for i in range(len(leaves))], body, passes=False)
@@ -95,13 +94,6 @@ def _of(f: Callable[..., Any]) -> tuple[Staged, dict[Any, Bound]]:
         return found
     except TypeError:  # not hashable, or not weakly referable
         return Staged("scan", function_source(f)), {}
-
-
-def _kind(operand: Any) -> Any:
-    kind = type(operand)
-    if kind is Array:
-        return operand._key
-    return (kind, operand.dtype, operand.shape) if kind is np.ndarray else kind
 
 
 def _length(xs: Sequence[Any], length: Any) -> int:
@@ -184,9 +176,8 @@ def _trace_body(
 
 def _pair(carry_structure: Any, xs_structure: Any) -> Any:
     """The structure of the body's arguments, as ``argument_names`` wants it."""
-    return optree.tree_structure(
-        ((carry_structure.unflatten([0] * carry_structure.num_leaves), xs_structure.unflatten([0] * xs_structure.num_leaves)), {})
-    )
+    trees = [structure.unflatten([0] * structure.num_leaves) for structure in (carry_structure, xs_structure)]
+    return optree.tree_structure((tuple(trees), {}))
 
 
 def _shown(result: Any) -> str:
@@ -211,15 +202,13 @@ def _stacked_type(of: ArrayType, length: int) -> ArrayType:
 
 
 def _promoted(given: Sequence[ArrayType], returned: Sequence[ArrayType]) -> list[ArrayType] | None:
-    """The types of a carry that starts weak and does not stay so, where that is all that differs; else None."""
-    from cuplace.array import dtypes
-
-    if all(a.dtype == b.dtype and a.weak_type == b.weak_type for a, b in zip(given, returned, strict=True)):
-        return None
-    types = []
-    for a, b in zip(given, returned, strict=True):
-        if a.weak_type and (a.dtype != b.dtype or a.weak_type != b.weak_type):
-            dtype, weak = dtypes.promote([(a.dtype, True), (b.dtype, b.weak_type)])
-            a = a.update(dtype=dtype, weak_type=weak)
-        types.append(a)
+    """The types of a carry that starts weak and does not stay so; None where it stays as it is, or is not weak."""
+    types = [_promoted_one(a, b) for a, b in zip(given, returned, strict=False)]
     return types if types != list(given) else None
+
+
+def _promoted_one(given: ArrayType, returned: ArrayType) -> ArrayType:
+    if not given.weak_type or (given.dtype == returned.dtype and returned.weak_type):
+        return given
+    dtype, weak = dtypes.promote([(given.dtype, True), (returned.dtype, returned.weak_type)])
+    return given.update(dtype=dtype, weak_type=weak)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuplace.staging.fusion import BLOCK_BYTES, Chain
-from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source, quietly
+from cuplace.staging.local import LocalOp, Register, Slot, Source, quietly
 from cuplace.staging.script import Script
 
 Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
@@ -47,9 +47,9 @@ class Segment:
         self.loud = self._alone(groups, memory) or self._script(groups, memory)
         self.temporaries = tuple(memory.temporaries)
 
-    def run(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+    def run(self, reads: list[Any], writes: list[Any], numbers: tuple[Any, ...]) -> None:
         """Compute all results from the inputs ``reads`` into ``writes``."""
-        quietly(self.loud, reads, writes, scalars)
+        quietly(self.loud, reads, writes, numbers)
 
     def work(self) -> Work:
         """The quickest function that does what ``run`` does."""
@@ -205,18 +205,14 @@ def _direct(op: LocalOp, xp: Any) -> Work | None:
         return None
     ufunc = getattr(xp, op.ufunc)
     kinds = tuple(map(type, op.args))
+    i = op.args[0].index if kinds[:1] in ((Register,), (Slot,)) else 0
+    j = op.args[1].index if kinds[1:] in ((Register,), (Slot,)) else 0
     if kinds == (Register,):
-        return lambda reads, writes, scalars: quietly(ufunc, reads[0], writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], writes[0])
     if kinds == (Register, Register):
-        i, j = (arg.index for arg in op.args)
-        return lambda reads, writes, scalars: quietly(ufunc, reads[i], reads[j], writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], reads[j], writes[0])
     if kinds == (Register, Slot):
-        i = op.args[1].index
-        return lambda reads, writes, scalars: quietly(ufunc, reads[0], scalars[i], writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], numbers[j], writes[0])
     if kinds == (Slot, Register):
-        i = op.args[0].index
-        return lambda reads, writes, scalars: quietly(ufunc, scalars[i], reads[0], writes[0])
-    if kinds == (Register, Constant):
-        number = op.args[1].value
-        return lambda reads, writes, scalars: quietly(ufunc, reads[0], number, writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, numbers[i], reads[j], writes[0])
     return None

@@ -66,8 +66,8 @@ class Bound:
     def __init__(
         self, executable: Executable, structure: Any, passed: Sequence[tuple[int, int]], program: Program
     ) -> None:
-        plain = executable.plain()
-        self.run: Run = executable if plain is None else quick_run(*plain)
+        plain = executable.plain(len(program.inputs))
+        self.run: Run = executable if plain is None else _with_captured(quick_run(*plain), executable)
         self.executable = executable
         self.structure = structure
         self.is_single = optree.treespec_is_leaf(structure) and not passed
@@ -77,7 +77,7 @@ class Bound:
 
     def _find_direct(self, plain: Plain | None) -> Direct:
         run = self.run
-        if plain is not None and len(plain.step.devices) == 1:
+        if plain is not None and len(plain.step.devices) == 1 and not self.executable.constants:
             found = direct_run(
                 plain.step, plain.reads, plain.numbers, plain.keys[0], plain.governor, len(self.program.inputs)
             )
@@ -93,6 +93,11 @@ class Bound:
         for i, position in self._passed:
             results[i] = operands[position]
         return optree.tree_unflatten(self.structure, results)
+
+
+def _with_captured(run: Run, executable: Executable) -> Run:
+    captured = [array for _, array in executable.constants]
+    return (lambda operands: run((*operands, *captured))) if captured else run
 
 
 MAX_KEPT = 8192

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +18,9 @@ if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.staging.segment import Segment, Temporary
     from cuplace.transfer.plan import TransferPlan
+
+BYTES_PER_SECOND = 8e9
+"""How much memory one device reads and writes, for estimates of run times."""
 
 Environment = list[Any]
 """The buffers of each value, one a device in mesh order; None where it is not made yet, or no longer needed."""
@@ -125,7 +129,10 @@ class LoopStep(Step):
     The body's environment starts with the constants, the carry and the slices of the inputs that are looped over.
     """
 
-    __slots__ = ("body", "carried", "devices", "length", "num_consts", "num_places", "order", "slices", "stacked")
+    __slots__ = (
+        "body", "carried", "devices", "length", "num_consts", "num_places", "order", "slices", "stacked", "store",
+        "take",
+    )  # fmt: skip
 
     def __init__(
         self, reads: Sequence[int], body: Sequence[Step], num_places: int, num_consts: int,
@@ -143,7 +150,8 @@ class LoopStep(Step):
                 last one.
             stacked: for each stacked result, its place in the body, and the outer value.
             devices: in mesh order.
-            length, reverse: how many iterations, and whether the last element comes first.
+            length: how many iterations.
+            reverse: whether the last element comes first.
         """
         self.reads = tuple(reads)
         self.dead = ()
@@ -156,6 +164,9 @@ class LoopStep(Step):
         self.devices = tuple(devices)
         self.length = length
         self.order = range(length - 1, -1, -1) if reverse else range(length)
+        seconds = [_copy_seconds(made) for made in (*slices, *[made for _, made in stacked])]
+        self.take = ComputeTask("scan element", _take, max(seconds, default=0.0))
+        self.store = ComputeTask("scan result", _store, max(seconds, default=0.0))
 
     def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
         given = [environment[place] for place in self.reads]
@@ -181,11 +192,11 @@ class LoopStep(Step):
 
     def _take(self, source: list[Buffer], made: Made, index: int, line: Line | None) -> list[Buffer]:
         elements = self._empty(made)
-        self._submit(_TAKE, source, elements, index, line)
+        self._submit(self.take, source, elements, index, line)
         return elements
 
     def _store(self, source: list[Buffer], stack: list[Buffer], index: int, line: Line | None) -> None:
-        self._submit(_STORE, source, stack, index, line)
+        self._submit(self.store, source, stack, index, line)
 
     def _submit(
         self, task: ComputeTask, reads: list[Buffer], writes: list[Buffer], index: int, line: Line | None
@@ -205,5 +216,5 @@ def _store(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> Non
     writes[0][scalars[0]] = reads[0]
 
 
-_TAKE = ComputeTask("scan element", _take, 0.0)
-_STORE = ComputeTask("scan result", _store, 0.0)
+def _copy_seconds(made: Made) -> float:
+    return math.prod(made.shape) * made.dtype.itemsize / BYTES_PER_SECOND
