@@ -1,4 +1,4 @@
-"""What README says is true: its tour prints what it shows, its commands are those that are tested."""
+"""What README and docs/ say is true: their code prints what they show, the commands are those that are tested."""
 
 from __future__ import annotations
 
@@ -8,18 +8,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cuplace.runtime.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SEPARATOR = "-- end of block --"
 
 
-def test_the_tour_prints_what_it_shows(tmp_path: Path) -> None:
-    blocks = BLOCK.findall(README)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_code_of_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+    blocks = BLOCK.findall(page.read_text())
     assert [kind for kind, _ in blocks] == ["python", "text"] * (len(blocks) // 2)
-    program = tmp_path / "tour.py"
+    program = tmp_path / "page.py"
     program.write_text(f"print({SEPARATOR!r})\n".join(code for kind, code in blocks if kind == "python"))
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUPLACE_")}
     done = subprocess.run(
