@@ -644,3 +644,27 @@ class LoopError(ValueError):
 
 class LoopTypeError(TypeError):
     """The body of a loop does not return a pair, or a loop was given something that is no array."""
+
+
+class DeviceLostError(RuntimeError):
+    """A GPU stopped working (an illegal access, a failed launch, a hardware error), and everything on it is lost."""
+
+    def __init__(self, ordinal: int, name: str, error: str, unfinished: list[str]) -> None:
+        lines = [f"GPU {ordinal} ({name}) is lost: {error}. Arrays on it cannot be read any more."]
+        if unfinished:
+            lines.append("Work that was not known to be complete, the latest first (one of these failed):")
+            lines += [f"  {text}" for text in unfinished[:16]]
+        lines.append(
+            "Restart the process. With CUPLACE_SYNC=1 each call waits for its work, so that the call that fails is "
+            "the one at fault."
+        )
+        super().__init__("\n".join(lines))
+
+
+class NoGpuError(RuntimeError):
+    """The cuda platform was asked for, and there is no GPU that it can use."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"The cuda platform cannot be opened: {reason}.\nWrite CUPLACE_PLATFORM=cpu or =sim to run without a GPU."
+        )

@@ -27,12 +27,13 @@ class Option:
 
 
 OPTIONS: dict[str, Option] = {
-    "platform": Option(str, None, "platform of the default devices: 'cpu' or 'sim'", True, True),
+    "platform": Option(str, None, "platform of the default devices: 'cuda', 'cpu' or 'sim'", True, True),
     "num_devices": Option(int, None, "devices to offer, on any platform", True, True),
     "num_cpu_devices": Option(int, None, "devices to offer on the cpu platform", True, True),
     "enable_x64": Option(bool, False, "keep 64-bit types instead of narrowing them to 32 bits"),
     "default_device": Option(object, None, "device of new uncommitted arrays, or a platform's name", optional=True),
     "sim_seed": Option(int, 0, "seed of the simulator's order of execution", True),
+    "staging_bytes": Option(int, 256 << 20, "pinned host memory that copies between host and GPUs pass through", True),
     "max_inflight_bytes": Option(
         int, 4 << 30, "bytes of dead memory that may wait for unfinished work before a call waits"
     ),

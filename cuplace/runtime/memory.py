@@ -54,6 +54,7 @@ class Arena:
         self.home = home
         self.graveyard = memory.graveyard
         self.pool = memory.backend.storage(memory.device, name)
+        self.birth = self.pool.birth
         self.parked: deque[tuple[Block, list[Event]]] = deque()
         self.live: set[Block] = set()
 
@@ -161,7 +162,7 @@ class DeviceMemory:
         self.in_use += nbytes
         if self.in_use > self.peak:
             self.peak = self.in_use
-        return block, []
+        return block, [] if arena.birth is None else [*arena.birth(block.storage)]
 
     def stats(self) -> dict[str, int]:
         stats = {"bytes_in_use": self.in_use - self.parked_bytes, "bytes_parked": self.parked_bytes,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -19,7 +20,7 @@ from cuplace.runtime.scheduler import Scheduler
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend
 
-NAMES = ("cpu", "sim")
+NAMES = ("cuda", "cpu", "sim")
 """Platforms that this version has."""
 
 
@@ -79,10 +80,25 @@ def current() -> Platform:
 def _open_configured() -> Platform:
     name, reason = config.platform, "chosen by the option platform"
     if name is None:
-        name, reason = "cpu", "this version has no cuda platform"
+        name, reason = _choose()
     requested = config.num_cpu_devices if name == "cpu" and config.num_cpu_devices else config.num_devices
     options = {"seed": config.sim_seed} if name == "sim" else {}
     return open_platform(name, requested, reason=reason, **options)
+
+
+def _choose() -> tuple[str, str]:
+    """The platform to open where none was asked for, and why: cuda where a GPU answers, else cpu."""
+    from cuplace.runtime.backends.cuda import find_gpus
+
+    found = find_gpus()
+    if found.gpus:
+        return "cuda", found.reason
+    if found.surprising:
+        print(  # noqa: T201
+            f"cuplace uses the cpu platform: {found.reason}. (CUPLACE_PLATFORM=cpu chooses it without this line.)",
+            file=sys.stderr,
+        )
+    return "cpu", found.reason
 
 
 @contextmanager

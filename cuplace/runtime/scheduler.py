@@ -254,7 +254,7 @@ class Scheduler:
         host = self.backend.host_view(buffer.array)
         if host is not None:
             return export(buffer, host)
-        host = self.backend.to_host(buffer.array)
+        host = self.backend.to_host(buffer.array, buffer.device)
         host.flags.writeable = False
         return host
 

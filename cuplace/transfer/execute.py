@@ -104,12 +104,13 @@ def _move_program(plan: TransferPlan) -> _MoveProgram:
     aliased = {target for _, target in plan.aliases}
     launches = tuple(
         (
-            CopyTask(move.source_slices, move.target_slices, move.path, move.nbytes),
-            froms[move.source].transfer_to(tos[move.target]),
+            CopyTask(move.source_slices, move.target_slices, stream.path or move.path, move.nbytes),
+            stream,
             move.source,
             move.target,
         )
         for move in plan.moves
+        for stream in (froms[move.source].transfer_to(tos[move.target]),)
     )
     allocations = tuple((shard, device) for shard, device in enumerate(tos) if shard not in aliased)
     return _MoveProgram(

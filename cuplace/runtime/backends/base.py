@@ -40,7 +40,10 @@ class Event(Protocol):
 
 
 class Stream(Protocol):
-    """A queue of one device that runs its work in order."""
+    """A queue of one device that runs its work in order.
+
+    ``path`` is how the copies of a move stream travel, where the backend finds that out by trying; None elsewhere.
+    """
 
     @property
     def device(self) -> Device: ...
@@ -50,6 +53,9 @@ class Stream(Protocol):
 
     @property
     def name(self) -> str: ...
+
+    @property
+    def path(self) -> str | None: ...
 
     def wait(self, event: Event) -> None:
         """What is enqueued from now on starts only after ``event`` is complete."""
@@ -84,7 +90,14 @@ class Latch(Protocol):
 
 
 class StoragePool(Protocol):
-    """Raw memory of one arena of one device. Knows nothing of streams: what comes back may go out again at once."""
+    """Raw memory of one arena of one device. Knows nothing of streams: what comes back may go out again at once.
+
+    ``birth(storage)`` are the events after which new storage may be used, where an allocator works in the order of
+    a stream; None where storage can be used at once.
+    """
+
+    @property
+    def birth(self) -> Callable[[Any], Sequence[Event]] | None: ...
 
     def allocate(self, nbytes: int) -> Any:
         """Storage of at least ``nbytes``. Raises MemoryError where there is none."""
@@ -137,8 +150,8 @@ class Backend(Protocol):
     def host_view(self, array: Any) -> np.ndarray | None:
         """``array``'s memory as a NumPy array where the host can read it in place, else None."""
 
-    def to_host(self, array: Any) -> np.ndarray:
-        """A new NumPy array with the values of a complete ``array``."""
+    def to_host(self, array: Any, device: Device) -> np.ndarray:
+        """A new NumPy array with the values of a complete ``array`` of ``device``."""
 
     def close(self) -> None:
         """Stop what runs in the background; the backend is not used afterwards."""

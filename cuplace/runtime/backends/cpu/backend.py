@@ -51,7 +51,7 @@ class CpuBackend:
     def host_view(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array
 
-    def to_host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return array.copy()
 
     def close(self) -> None:

@@ -40,6 +40,8 @@ class HostBlock:
 class BlockCache:
     """Unused blocks of one arena of one device, by size."""
 
+    birth = None  # memory can be used at once
+
     def __init__(self) -> None:
         self._unused: dict[int, list[HostBlock]] = {}
         self._unused_bytes = 0

@@ -78,6 +78,8 @@ class Strand:
 
     __slots__ = ("device", "role", "name", "pool", "items", "last", "_pending")
 
+    path = None  # copies travel as plans say
+
     def __init__(self, device: Device, role: str, name: str, pool: Pool) -> None:
         self.device = device
         self.role = role

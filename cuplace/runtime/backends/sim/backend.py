@@ -51,7 +51,7 @@ class SimBackend:
     def host_view(self, array: np.ndarray[Any, Any]) -> None:
         return None
 
-    def to_host(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return array.copy()
 
     def close(self) -> None:

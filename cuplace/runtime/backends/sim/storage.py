@@ -32,6 +32,8 @@ class Range:
 class RangeArena:
     """First fit over the free ranges, the most recently freed first; neighbours join again when freed."""
 
+    birth = None  # memory can be used at once
+
     def __init__(self) -> None:
         self._free: list[Range] = []
 

@@ -63,6 +63,8 @@ class SimLatch:
 class SimStream:
     """A FIFO of items of one device."""
 
+    path = None  # copies travel as plans say
+
     def __init__(self, device: Device, role: str, name: str, engine: Engine) -> None:
         self.device = device
         self.role = role

@@ -1,0 +1,147 @@
+"""The cuda backend: GPUs, or stream-partitions of them, as devices."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import cupy
+import numpy as np
+import numpy.typing as npt
+from cupy.cuda import runtime
+
+from cuplace.runtime.backends.base import Event
+from cuplace.runtime.backends.cuda import kernels, lane
+from cuplace.runtime.backends.cuda.copies import LocalMover, Mover, PeerMover, StagedMover
+from cuplace.runtime.backends.cuda.foreign import ForeignStream
+from cuplace.runtime.backends.cuda.gpu import MOST_STREAMS, Gpu
+from cuplace.runtime.backends.cuda.host import HostCopies
+from cuplace.runtime.backends.cuda.lane import CudaEvent
+from cuplace.runtime.backends.cuda.latch import Latches
+from cuplace.runtime.backends.cuda.library import ArrayModule
+from cuplace.runtime.backends.cuda.links import Links
+from cuplace.runtime.backends.cuda.ring import PinnedRing
+from cuplace.runtime.backends.cuda.storage import CudaPool, CudaStorage
+from cuplace.runtime.backends.cuda.stream import CudaStream
+from cuplace.runtime.config import config
+from cuplace.runtime.device import Device
+from cuplace.runtime.memory import COMPUTE
+
+_PORTABLE_MAPPED = 3  # cudaHostAllocPortable | cudaHostAllocMapped: the same address on the host and on every GPU
+
+
+class CudaBackend:
+    """Implements ``runtime.backends.base.Backend`` on CuPy.
+
+    Attributes:
+        gpus: all GPUs that the process sees.
+        ring: the pinned memory that copies pass through.
+        links: how pairs of GPUs reach each other.
+    """
+
+    name = "cuda"
+    device_platform = "gpu"
+    device_class = "CudaDevice"
+
+    def __init__(self) -> None:
+        # Read by the driver when the first context is made; without it streams share 8 hardware queues.
+        os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(MOST_STREAMS))
+        count = int(runtime.getDeviceCount())
+        self.gpus = [Gpu(ordinal, count - 1, self._find_lost) for ordinal in range(count)]
+        self.device_kind = self.gpus[0].name
+        self.xp: Any = ArrayModule()
+        self.ring = PinnedRing(config.staging_bytes, _pin, runtime.freeHost, lane.query, lane.synchronize)
+        self._host = HostCopies(self.ring)
+        self._latches = Latches(_pin, runtime.freeHost)
+        self.links = Links(self._host)
+        self._loaded: set[int] = set()
+
+    def device_count(self, requested: int | None) -> int:
+        return len(self.gpus) if requested is None else requested
+
+    def place(self, index: int, count: int) -> tuple[int, int]:
+        """Devices are spread evenly over the GPUs; those on one GPU are its partitions."""
+        gpus = min(len(self.gpus), count)
+        gpu = index * gpus // count
+        first = -(-gpu * count // gpus)
+        return gpu, index - first
+
+    def stream(self, device: Device, role: str, peer: Device | None = None) -> CudaStream:
+        gpu = self._gpu(device)
+        if peer is None:
+            return self._stream(device, role, f"{device} {role}", gpu.lane(role, device.partition), gpu)
+        name = f"{device} -> {peer}"
+        if peer.gpu == device.gpu:
+            return self._stream(device, role, name, gpu.lane("local", device.partition), gpu, LocalMover())
+        home = self._gpu(peer)
+        out = gpu.lane("out", peer.gpu)
+        departure = self._stream(device, role, name, out, home)
+        arrival = self._stream(peer, role, f"{name}, arrival", home.lane("in", device.gpu), home)
+        mover: Mover
+        if self.links.path(gpu, home, departure, arrival) == "peer":
+            mover = PeerMover(device, peer, (gpu, home), arrival)
+        else:
+            mover = StagedMover(device, peer, arrival, self.ring)
+        return self._stream(device, role, name, out, home, mover)
+
+    def foreign_stream(self, device: Device, handle: int | None = None) -> ForeignStream:
+        """The user's stream with this handle; without one, what is current in CuPy on the device's GPU."""
+        gpu = self._gpu(device)
+        if handle is None:
+            handle = int(cupy.cuda.get_current_stream(gpu.ordinal).ptr)
+        return ForeignStream(device, gpu, handle)
+
+    def storage(self, device: Device, arena: str) -> CudaPool:
+        if arena == COMPUTE:
+            assert isinstance(device.compute, CudaStream)
+            return CudaPool(device.compute, used_in_order=True)
+        assert isinstance(device.upload, CudaStream)
+        return CudaPool(device.upload, used_in_order=False)
+
+    def view(self, storage: CudaStorage, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        return cupy.ndarray(shape, dtype, storage.pointer)
+
+    def query(self, event: Event) -> bool:
+        assert isinstance(event, CudaEvent)
+        return lane.query(event)
+
+    def synchronize(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        lane.synchronize(event)
+
+    def host_view(self, array: Any) -> None:
+        return None
+
+    def to_host(self, array: Any, device: Device) -> npt.NDArray[Any]:
+        assert isinstance(device.download, CudaStream)
+        return self._host.download(device.download, array)
+
+    def close(self) -> None:
+        self._latches.release()
+        for gpu in self.gpus:
+            gpu.close()
+        self._latches.close()
+        self.ring.free_unused()
+
+    def _gpu(self, device: Device) -> Gpu:
+        gpu = self.gpus[device.gpu]
+        if gpu.ordinal not in self._loaded:
+            kernels.load(gpu)
+            self._loaded.add(gpu.ordinal)
+        return gpu
+
+    def _stream(
+        self, device: Device, role: str, name: str, on: lane.Lane, home: Gpu, mover: Mover | None = None
+    ) -> CudaStream:
+        return CudaStream(device, role, name, on, home, self._host, self._latches, mover)
+
+    def _find_lost(self) -> None:
+        for gpu in self.gpus:
+            gpu.check()
+
+
+def _pin(nbytes: int) -> int:
+    try:
+        return int(runtime.hostAlloc(nbytes, _PORTABLE_MAPPED))
+    except runtime.CUDARuntimeError as error:
+        raise MemoryError(f"{nbytes:,} bytes of host memory could not be pinned: {error}") from error

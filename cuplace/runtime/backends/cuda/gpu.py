@@ -1,0 +1,93 @@
+"""Gpu: one GPU with its lanes, its events, and whether it is lost."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import cupy
+from cupy.cuda import runtime
+
+from cuplace import errors
+from cuplace.runtime.backends.cuda.failure import STICKY, is_sticky
+from cuplace.runtime.backends.cuda.lane import HIGHEST_PRIORITY, Lane
+
+if TYPE_CHECKING:
+    from cuplace.runtime.submission import Submission
+
+MOST_STREAMS = 32
+"""Hardware queues of a GPU: with more streams than these, independent work would wait for each other by chance."""
+
+_MOST_PEERS = 8  # peers with a lane of their own, each way
+
+_ROLES = 4  # lanes of a partition: compute, upload, download, copies inside the GPU
+
+
+class Gpu:
+    """One GPU.
+
+    Attributes:
+        ordinal: CUDA's number of it.
+        name: what the hardware calls itself.
+        device: CuPy's object for it.
+        lost: the error that ended its context, or None.
+        spare_events: handles of CUDA events that nobody uses.
+    """
+
+    def __init__(self, ordinal: int, peers: int, on_failure: Callable[[], None]) -> None:
+        """``peers`` is the number of other GPUs; ``on_failure`` looks for GPUs that were lost."""
+        self.ordinal = ordinal
+        self.device = cupy.cuda.Device(ordinal)
+        properties = runtime.getDeviceProperties(ordinal)
+        name = properties["name"]
+        self.name: str = name.decode() if isinstance(name, bytes) else str(name)
+        self.processors = int(properties["multiProcessorCount"])
+        self.lost: errors.DeviceLostError | None = None
+        self.spare_events: deque[int] = deque()
+        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._partition_lanes = (MOST_STREAMS - 2 * min(peers, _MOST_PEERS)) // _ROLES
+        self._on_failure = on_failure
+
+    def lane(self, role: str, number: int) -> Lane:
+        """The lane of a role: ``compute``, ``upload``, ``download``, ``local`` of partition ``number``, or ``out`` to
+        and ``in`` from GPU ``number``. Where there are too many for the hardware, some share one."""
+        most = _MOST_PEERS if role in ("in", "out") else self._partition_lanes
+        key = (role, number % most)
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = Lane.create(self, 0 if role == "compute" else HIGHEST_PRIORITY)
+        return lane
+
+    def failed(self, error: BaseException) -> BaseException:
+        """What an error of a call on this GPU means for the work at hand: itself, or the loss of the GPU."""
+        if not is_sticky(error):
+            return error
+        self._on_failure()
+        return self.lost or self.lose(error)
+
+    def check(self) -> None:
+        """Find out whether the GPU still answers; never blocks."""
+        for lane in self._lanes.values():
+            status = int(runtime.streamQuery(lane.ptr))
+            if status in STICKY:
+                self.lose(runtime.CUDARuntimeError(status))
+            return
+
+    def lose(self, error: BaseException) -> errors.DeviceLostError:
+        """Give the GPU up: all that lives on it is poisoned from now on."""
+        if self.lost is None:
+            work = sorted(self._unfinished(), key=lambda submission: -submission.id)
+            self.lost = errors.DeviceLostError(self.ordinal, self.name, str(error), list(map(str, work)))
+        return self.lost
+
+    def close(self) -> None:
+        """Wait for the end of all work and give everything back."""
+        lanes, self._lanes = self._lanes, {}
+        for lane in lanes.values():
+            lane.close()
+        while self.spare_events and self.lost is None:
+            runtime.eventDestroy(self.spare_events.pop())
+
+    def _unfinished(self) -> set[Submission]:
+        return {submission for lane in self._lanes.values() for submission in lane.unfinished()}

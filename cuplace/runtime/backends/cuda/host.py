@@ -1,0 +1,113 @@
+"""HostCopies: arrays of the host to GPUs and back, through the pinned ring."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import cupy
+import numpy as np
+import numpy.typing as npt
+from cupy.cuda import runtime
+
+from cuplace.runtime.backends.cuda import hooks
+from cuplace.runtime.backends.cuda.copies import copy_on, is_contiguous, stage
+from cuplace.runtime.backends.cuda.lane import synchronize
+from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
+from cuplace.runtime.backends.cuda.strided import contiguous_strides, strided_copy
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.cuda.lane import CudaEvent
+    from cuplace.runtime.backends.cuda.ring import PinnedBlock, PinnedRing
+    from cuplace.runtime.backends.cuda.stream import CudaStream
+
+Host = npt.NDArray[Any]
+
+_TO_HOST = 2  # cudaMemcpyDeviceToHost
+_TO_DEVICE = 1  # cudaMemcpyHostToDevice
+
+
+class HostCopies:
+    """Copies between memory of the host and of GPUs."""
+
+    def __init__(self, ring: PinnedRing) -> None:
+        self._ring = ring
+
+    def upload(self, stream: CudaStream, source: Host, target: Any) -> None:
+        """Enqueue a copy to a CuPy array; ``source`` has been read entirely, and cast, when this returns."""
+        address = target.data.ptr
+        if not is_contiguous(target):
+            address = stage(stream.device, stream, stream.lane, target.nbytes)
+        self._fill(stream, source, address, target)
+        if address != target.data.ptr:
+            dense = contiguous_strides(target.shape, target.itemsize)
+            strided = strided_copy(target.shape, target.itemsize, dense, target.strides)
+            assert strided is not None
+            copy_on(stream.lane, strided, address, target.data.ptr)
+
+    def download(self, stream: CudaStream, source: Any) -> Host:
+        """The values of a complete CuPy array as a new NumPy array; waits for the copies."""
+        host: Host = np.empty(source.shape, source.dtype)
+        if not source.nbytes:
+            return host
+        if not is_contiguous(source):
+            with stream.lane.device, stream.lane.on:
+                source = cupy.ascontiguousarray(source)
+        self._drain(stream, source.data.ptr, host)
+        return host
+
+    def _fill(self, stream: CudaStream, source: Host, address: int, target: Any) -> None:
+        """Copy the source piece by piece into blocks of the ring, and each from there while the next is copied."""
+        ring, lane = self._ring, stream.lane
+        dtype = target.dtype
+        if target.nbytes <= ring.piece:
+            block = ring.acquire(target.nbytes)
+            stream.until_recorded(lambda event: ring.release(block, (event,)))
+            _write(block, source, target.shape, dtype)
+            runtime.memcpyAsync(address, block.address, target.nbytes, _TO_DEVICE, lane.ptr)
+            return
+        for part in pieces(target.shape, dtype.itemsize, ring.piece):
+            values = source[part]
+            nbytes = values.size * dtype.itemsize
+            block = ring.acquire(nbytes)
+            try:
+                _write(block, values, values.shape, dtype)
+                runtime.memcpyAsync(address, block.address, nbytes, _TO_DEVICE, lane.ptr)
+            finally:
+                ring.release(block, (lane.record(stream, 0),))
+            address += nbytes
+
+    def _drain(self, stream: CudaStream, address: int, host: Host) -> None:
+        """Copy to the ring piece by piece, and from there to the array while the next piece is on its way."""
+        ring, lane = self._ring, stream.lane
+        parts = [host[part] for part in pieces(host.shape, host.itemsize, ring.piece)]
+        size = min(ring.piece, host.nbytes)
+        block = ring.acquire(size * min(len(parts), 2))
+        try:
+            halves = [block.address + i % 2 * size for i in range(len(parts))]
+            copied: list[CudaEvent] = []
+            for i, part in enumerate(parts):
+                if i >= 2:
+                    _read(block, halves[i - 2] - block.address, parts[i - 2], copied[i - 2])
+                runtime.memcpyAsync(halves[i], address, part.nbytes, _TO_HOST, lane.ptr)
+                copied.append(lane.record(stream, 0))
+                address += part.nbytes
+            for i in range(max(0, len(parts) - 2), len(parts)):
+                _read(block, halves[i] - block.address, parts[i], copied[i])
+        finally:
+            ring.release(block, (lane.record(stream, 0),))
+
+
+def _write(block: PinnedBlock, source: Host, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    view = block.view(shape, dtype)
+    if hooks.host_access is not None:
+        hooks.host_access(block.address, view.nbytes, True)
+    copy_host(view, source)
+
+
+def _read(block: PinnedBlock, offset: int, target: Host, copied: CudaEvent) -> None:
+    synchronize(copied)
+    if copied.error is not None:
+        raise copied.error
+    if hooks.host_access is not None:
+        hooks.host_access(block.address + offset, target.nbytes, False)
+    copy_host(target, block.view(target.shape, target.dtype, offset))

@@ -1,0 +1,176 @@
+"""Lane: a CUDA stream, and events that mark points in it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import cupy
+from cupy.cuda import runtime
+
+from cuplace.runtime.backends.cuda.failure import NOT_READY, is_sticky
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.cuda.foreign import ForeignStream
+    from cuplace.runtime.backends.cuda.gpu import Gpu
+    from cuplace.runtime.backends.cuda.stream import CudaStream
+    from cuplace.runtime.submission import Submission
+
+HIGHEST_PRIORITY = -100
+"""CUDA clamps it to what the GPU has. Transfers are short and others wait for them, so they go before compute."""
+
+_KEPT = 16  # submissions that a lane can name when its GPU is lost
+_SPINNING = 1e-3  # seconds of polling without a pause: a sleep would be a large part of so short a wait
+_PATIENCE = 0.02  # afterwards a pause is this part of the time waited so far
+_LONGEST_PAUSE = 1e-3
+
+_disable_timing = 2
+
+
+class CudaEvent:
+    """A point in a lane. Complete lanes make it ``done`` without a call: later events of a lane imply earlier ones."""
+
+    __slots__ = ("_error", "handle", "lane", "seq", "stream", "submission")
+
+    def __init__(
+        self,
+        stream: CudaStream | ForeignStream,
+        submission: int,
+        lane: Lane,
+        seq: int,
+        handle: int,
+        error: BaseException | None,
+    ) -> None:
+        self.stream: Any = stream
+        self.submission = submission
+        self.lane = lane
+        self.seq = seq
+        self.handle = handle
+        self._error = error
+
+    @property
+    def done(self) -> bool:
+        return self.seq <= self.lane.completed or self.lane.gpu.lost is not None
+
+    @property
+    def error(self) -> BaseException | None:
+        """What failed: the work itself, or the GPU that it ran on before it was complete, or the GPU whose memory
+        it wrote."""
+        if self._error is not None:
+            return self._error
+        lane = self.lane
+        if self.seq > lane.completed and lane.gpu.lost is not None:
+            return lane.gpu.lost
+        home: Gpu = self.stream.home
+        return home.lost
+
+    def __del__(self) -> None:
+        # Any thread and any moment: no call of CUDA, the handle is only put back.
+        if self.handle:
+            self.lane.gpu.spare_events.append(self.handle)
+
+
+class Lane:
+    """A non-blocking CUDA stream of one GPU; several ``CudaStream`` may share one.
+
+    Attributes:
+        gpu: the GPU that it belongs to.
+        ptr: CUDA's handle.
+        device, on: CuPy's objects; ``with lane.device, lane.on:`` makes them current.
+        completed: the number of the latest event that is known to be complete.
+        recent: the latest submissions with the numbers of their events, for reports.
+    """
+
+    def __init__(self, gpu: Gpu, ptr: int) -> None:
+        self.gpu = gpu
+        self.device = gpu.device
+        self.ptr = ptr
+        self.on = cupy.cuda.ExternalStream(ptr, gpu.ordinal)
+        self.completed = 0
+        self.recent: deque[tuple[int, Submission]] = deque(maxlen=_KEPT)
+        self._issued = 0
+        self._lock = threading.Lock()
+
+    @classmethod
+    def create(cls, gpu: Gpu, priority: int) -> Lane:
+        """A new stream of ``gpu``; of two priorities the lower number goes first."""
+        with gpu.device:
+            return cls(gpu, int(runtime.streamCreateWithPriority(runtime.streamNonBlocking, priority)))
+
+    def record(
+        self, stream: CudaStream | ForeignStream, submission: int, error: BaseException | None = None
+    ) -> CudaEvent:
+        """An event after all that was enqueued. ``error`` is what it reports once done."""
+        gpu = self.gpu
+        if gpu.lost is not None:
+            return CudaEvent(stream, submission, self, 0, 0, error or gpu.lost)
+        try:
+            handle = gpu.spare_events.pop()
+        except IndexError:
+            with gpu.device:
+                handle = int(runtime.eventCreateWithFlags(_disable_timing))
+        with self._lock:  # the order of the numbers is the order in the stream, whichever threads record
+            try:
+                runtime.eventRecord(handle, self.ptr)
+            except runtime.CUDARuntimeError as failure:
+                gpu.spare_events.append(handle)
+                return CudaEvent(stream, submission, self, 0, 0, error or gpu.failed(failure))
+            self._issued = seq = self._issued + 1
+        return CudaEvent(stream, submission, self, seq, handle, error)
+
+    def wait(self, event: CudaEvent) -> None:
+        """What is enqueued from now on starts only after ``event`` is complete."""
+        if event.lane is self or event.done or self.gpu.lost is not None:
+            return
+        try:
+            runtime.streamWaitEvent(self.ptr, event.handle)
+        except runtime.CUDARuntimeError as failure:
+            if not is_sticky(failure):
+                raise
+            self.gpu.failed(failure)
+
+    def note(self, submission: Submission) -> None:
+        """Remember what is being enqueued, for the report if the GPU is lost."""
+        self.recent.append((self._issued + 1, submission))
+
+    def unfinished(self) -> list[Submission]:
+        """The latest submissions that are not known to be complete."""
+        return [submission for seq, submission in self.recent if seq > self.completed]
+
+    def close(self) -> None:
+        """Wait for the end of all work and give the stream back."""
+        if self.gpu.lost is None:
+            runtime.streamSynchronize(self.ptr)
+            runtime.streamDestroy(self.ptr)
+            self.completed = self._issued
+
+
+def query(event: CudaEvent) -> bool:
+    """Whether ``event`` is complete. Never blocks."""
+    if event.done:
+        return True
+    lane = event.lane
+    status = runtime.eventQuery(event.handle)
+    if status == NOT_READY:
+        return False
+    if status == 0:
+        if event.seq > lane.completed:
+            lane.completed = event.seq
+        return True
+    lane.gpu.failed(runtime.CUDARuntimeError(status))
+    return True
+
+
+def synchronize(event: CudaEvent) -> None:
+    """Wait until ``event`` is complete.
+
+    By polling, since a wait inside CUDA could not be interrupted: without pauses at first, then with pauses that
+    are a small part of the time waited so far.
+    """
+    start = time.perf_counter()
+    while not query(event):
+        waited = time.perf_counter() - start
+        if waited > _SPINNING:
+            time.sleep(min(waited * _PATIENCE, _LONGEST_PAUSE))

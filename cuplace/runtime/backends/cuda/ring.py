@@ -1,0 +1,227 @@
+"""PinnedRing: pinned host memory that copies between host and GPUs pass through. Knows nothing of CUDA.
+
+Blocks have the size that was asked for. A block that comes back carries the events of the copies that still use it,
+and is handed out again when they are complete. The ring grows in slabs up to its limit; then whoever wants a block
+waits for the oldest one: back-pressure, which is counted. Whoever holds a block gives it back before asking for
+another one, so that no two callers wait for each other.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from bisect import insort
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Event
+
+ALIGNMENT = 256
+
+FIRST_SLAB_BYTES = 8 << 20
+SLAB_BYTES = 64 << 20
+"""The ring grows by this much: pinning takes the driver about half a millisecond a MiB, so little at first."""
+
+_PIECES = 8  # pieces of a slab: filling one overlaps with copying others
+_MOST_PIECES = 4  # pieces of the largest block
+
+
+class Slab:
+    """One allocation of pinned memory, with its unused ranges in order of their place."""
+
+    __slots__ = ("address", "free", "memory", "nbytes")
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self.memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
+        self.free: list[tuple[int, int]] = [(0, nbytes)]  # (start, size)
+
+    def carve(self, nbytes: int) -> int | None:
+        """Take a range from the first gap that is large enough; where it starts, or None."""
+        for i, (start, size) in enumerate(self.free):
+            if size >= nbytes:
+                if size == nbytes:
+                    del self.free[i]
+                else:
+                    self.free[i] = (start + nbytes, size - nbytes)
+                return start
+        return None
+
+    def put_back(self, start: int, nbytes: int) -> None:
+        """Give a range back; neighbours join."""
+        insort(self.free, (start, nbytes))
+        joined: list[tuple[int, int]] = []
+        for start, size in self.free:
+            if joined and sum(joined[-1]) == start:
+                joined[-1] = (joined[-1][0], joined[-1][1] + size)
+            else:
+                joined.append((start, size))
+        self.free = joined
+
+
+class PinnedBlock:
+    """Some bytes of pinned memory. ``address`` is valid on the host and on every GPU."""
+
+    __slots__ = ("address", "events", "nbytes", "slab", "start")
+
+    def __init__(self, slab: Slab, start: int, nbytes: int) -> None:
+        self.slab = slab
+        self.start = start
+        self.nbytes = nbytes
+        self.address = slab.address + start
+        self.events: Sequence[Event] = ()
+
+    def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> npt.NDArray[Any]:
+        """The bytes from ``offset`` on as a NumPy array."""
+        return np.ndarray(shape, dtype, self.slab.memory, self.start + offset)
+
+
+class PinnedRing:
+    """Hands out blocks of pinned memory and takes them back.
+
+    Attributes:
+        pressure_waits: how often a caller waited since the ring was full.
+        peak: the most bytes that were pinned at a time.
+    """
+
+    def __init__(
+        self, limit: int, allocate: Callable[[int], int], free: Callable[[int], None],
+        query: Callable[[Any], bool], synchronize: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        """``allocate(nbytes) -> address`` and ``free(address)`` are the driver's; the others are the backend's."""
+        self.limit = limit
+        self.pressure_waits = 0
+        self.peak = 0
+        self._allocate = allocate
+        self._free = free
+        self._query = query
+        self._synchronize = synchronize
+        self._changed = threading.Condition(threading.Lock())
+        self._slabs: list[Slab] = []
+        self._resting: dict[PinnedBlock, None] = {}  # blocks that came back, the oldest first
+        self._by_size: dict[int, deque[PinnedBlock]] = {}  # the same blocks
+
+    @property
+    def piece(self) -> int:
+        """What larger copies are cut into, in bytes."""
+        return max(min(self.limit, SLAB_BYTES) // _PIECES, ALIGNMENT)
+
+    @property
+    def largest(self) -> int:
+        """The largest block, in bytes: a few pieces, for copies that come by two steps."""
+        return self.piece * _MOST_PIECES
+
+    @property
+    def pinned_bytes(self) -> int:
+        return sum(slab.nbytes for slab in self._slabs)
+
+    def acquire(self, nbytes: int) -> PinnedBlock:
+        """A block of at least ``nbytes`` (at most ``largest``) that nothing uses; waits while the ring is full.
+
+        Raises:
+            MemoryError: there is no pinned memory at all.
+        """
+        size = _rounded(nbytes)
+        pressed = False
+        while True:
+            with self._changed:
+                block = self._rested(size) or self._carved(size)
+                if block is not None:
+                    return block
+                self.pressure_waits += not pressed
+                pressed = True
+                if not self._resting:
+                    self._changed.wait()  # other threads hold all blocks, and give them back
+                    continue
+                events = next(iter(self._resting)).events
+            for event in events:
+                self._synchronize(event)
+
+    def acquire_in_order(self, nbytes: int, wait: Callable[[Any], None]) -> PinnedBlock:
+        """A block that the caller only uses on a stream. Where the ring is full it is one still in use, after the
+        stream was made to ``wait`` for its events: the host does not wait."""
+        size = _rounded(nbytes)
+        with self._changed:
+            block = self._rested(size) or self._carved(size)
+            if block is not None:
+                return block
+            block = next((block for block in self._resting if block.nbytes >= size), None)
+            if block is not None:
+                self._forget(block)
+                for event in block.events:
+                    wait(event)
+                return block
+        return self.acquire(nbytes)
+
+    def release(self, block: PinnedBlock, events: Sequence[Event]) -> None:
+        """Take a block back; ``events`` mark the end of the copies that use it."""
+        with self._changed:
+            block.events = events
+            self._resting[block] = None
+            self._by_size.setdefault(block.nbytes, deque()).append(block)
+            self._changed.notify_all()
+
+    def free_unused(self) -> int:
+        """Return the slabs that no copy uses to the system; how many bytes they were."""
+        with self._changed:
+            self._collect()
+            unused = [slab for slab in self._slabs if slab.free == [(0, slab.nbytes)]]
+            self._slabs = [slab for slab in self._slabs if slab not in unused]
+            for slab in unused:
+                self._free(slab.address)
+            return sum(slab.nbytes for slab in unused)
+
+    def _rested(self, size: int) -> PinnedBlock | None:
+        """The oldest block of exactly this size, if it is complete."""
+        blocks = self._by_size.get(size)
+        if blocks and all(map(self._query, blocks[0].events)):
+            block = blocks.popleft()
+            del self._resting[block]
+            return block
+        return None
+
+    def _carved(self, size: int) -> PinnedBlock | None:
+        for slab in self._slabs:
+            start = slab.carve(size)
+            if start is not None:
+                return PinnedBlock(slab, start, size)
+        if self._grow(size) or self._collect():
+            return self._carved(size)
+        return None
+
+    def _grow(self, size: int) -> bool:
+        pinned = self.pinned_bytes
+        nbytes = max(min(SLAB_BYTES if pinned else FIRST_SLAB_BYTES, self.limit - pinned), size)
+        if pinned and pinned + nbytes > self.limit:
+            return False
+        try:
+            address = self._allocate(nbytes)
+        except MemoryError:
+            if pinned:
+                return False  # then what is there must do
+            raise
+        self._slabs.append(Slab(address, nbytes))
+        self.peak = max(self.peak, pinned + nbytes)
+        return True
+
+    def _collect(self) -> int:
+        """Cut complete blocks back into free ranges, for other sizes; how many they were."""
+        complete = [block for block in self._resting if all(map(self._query, block.events))]
+        for block in complete:
+            self._forget(block)
+            block.slab.put_back(block.start, block.nbytes)
+        return len(complete)
+
+    def _forget(self, block: PinnedBlock) -> None:
+        del self._resting[block]
+        self._by_size[block.nbytes].remove(block)
+
+
+def _rounded(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT

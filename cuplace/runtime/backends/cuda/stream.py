@@ -1,0 +1,156 @@
+"""CudaStream: what the scheduler enqueues on. It runs work on one lane; a move may end on a lane of another GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from cuplace import errors
+from cuplace.runtime.backends.base import Event, Work
+from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.cuda.copies import Mover
+    from cuplace.runtime.backends.cuda.gpu import Gpu
+    from cuplace.runtime.backends.cuda.host import HostCopies
+    from cuplace.runtime.backends.cuda.latch import CudaLatch, Latches
+    from cuplace.runtime.device import Device
+    from cuplace.runtime.submission import Submission
+
+Release = Callable[[CudaEvent], None]
+
+
+class CudaStream:
+    """A queue of one device.
+
+    Attributes:
+        lane: where its work is enqueued first; waits are made there.
+        home: the GPU whose memory its work writes.
+        path: how the copies of a move stream travel; None for other streams.
+    """
+
+    __slots__ = (
+        "_error",
+        "_held",
+        "_host",
+        "_latches",
+        "_mover",
+        "_tail",
+        "device",
+        "home",
+        "lane",
+        "name",
+        "path",
+        "role",
+    )
+
+    def __init__(
+        self, device: Device, role: str, name: str, lane: Lane, home: Gpu, host: HostCopies, latches: Latches,
+        mover: Mover | None = None,
+    ) -> None:  # fmt: skip
+        self.device = device
+        self.role = role
+        self.name = name
+        self.lane = lane
+        self.home = home
+        self.path = None if mover is None else mover.path
+        self._host = host
+        self._latches = latches
+        self._mover = mover
+        self._tail: tuple[CudaStream, Lane] = (self, lane)
+        self._error: BaseException | None = None
+        self._held: list[Release] = []
+
+    def wait(self, event: Event) -> None:
+        assert isinstance(event, CudaEvent)
+        self.lane.wait(event)
+
+    def run(
+        self, work: Work, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...],
+        needs: Sequence[Event], seconds: float, submission: Submission,
+    ) -> None:  # fmt: skip
+        if self._begins(needs, submission):
+            lane = self.lane
+            try:
+                with lane.device, lane.on:
+                    work(reads, writes, scalars)
+            except MemoryError as error:
+                self._run_again(error, work, reads, writes, scalars, submission)
+            except Exception as error:
+                self._fails(error, submission)
+
+    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
+        if self._begins(needs, submission) and target.nbytes:
+            assert self._mover is not None
+            try:
+                self._mover.copy(self, source, target)
+            except Exception as error:
+                self._fails(error, submission)
+
+    def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
+        if self._begins((), submission) and target.nbytes:
+            try:
+                self._host.upload(self, source, target)
+            except Exception as error:
+                self._fails(error, submission)
+
+    def hold(self, submission: Submission) -> CudaLatch:
+        self._begins((), submission)
+        return self._latches.hold(self)
+
+    def record(self, submission: int) -> CudaEvent:
+        stream, lane = self._tail
+        error, self._error = self._error, None
+        event = lane.record(stream, submission, error)
+        if stream is not self:
+            self._tail = (self, self.lane)
+        if self._held:
+            held, self._held = self._held, []
+            for release in held:
+                release(event)
+        return event
+
+    def until_recorded(self, release: Release) -> None:
+        """Call ``release(event)`` with the event that marks the end of what is being enqueued."""
+        self._held.append(release)
+
+    def ends_on(self, stream: CudaStream) -> None:
+        """What is being enqueued ends on another stream, which has been made to wait for this one."""
+        self._tail = (stream, stream.lane)
+
+    def _begins(self, needs: Sequence[Event], submission: Submission) -> bool:
+        """Note what is being enqueued; False where it must not run, since something that it needs has failed."""
+        for event in needs:
+            if event.error is not None:
+                self._error = event.error
+                return False
+        self._error = self.lane.gpu.lost or self.home.lost
+        self.lane.note(submission)
+        return self._error is None
+
+    def _fails(self, error: BaseException, submission: Submission) -> None:
+        failure = self.lane.gpu.failed(error)
+        if failure is error:
+            errors.with_user_line(error, submission.name, submission.line)
+        self._error = failure
+
+    def _run_again(
+        self, error: MemoryError, work: Work, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...],
+        submission: Submission,
+    ) -> None:  # fmt: skip
+        """Out of memory for temporaries: once more after all dead memory has come back, unless the work that was
+        broken off has already overwritten what it reads."""
+        written = {array.data.mem.ptr for array in writes}
+        if any(array.data.mem.ptr in written for array in reads):
+            self._fails(error, submission)
+            return
+        lane, memory = self.lane, self.device.memory
+        try:
+            memory.wait_for_all_parked()
+            memory.trim()
+            with lane.device, lane.on:
+                work(reads, writes, scalars)
+        except Exception as again:
+            self._fails(again, submission)
