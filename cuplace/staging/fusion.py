@@ -134,7 +134,7 @@ def _evaluate(steps: Sequence[Step], frame: list[Any]) -> None:
     for ufunc, compute, params, args, target in steps:
         values = [frame[place] for place in args]
         if ufunc is not None:
-            ufunc(*values, frame[target])
+            ufunc(*values, out=frame[target])
         else:
             np.copyto(frame[target], compute(np, *values, **params))
 

@@ -118,13 +118,13 @@ class _Quiet(threading.local):
 _quiet = _Quiet()
 
 
-def quietly(function: Callable[..., Any], *args: Any) -> Any:
-    """``function(*args)`` with NumPy's floating-point warnings off."""
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """``function(*args, **options)`` with NumPy's floating-point warnings off."""
     quiet = _quiet
     if quiet.entered:  # a finalizer that runs inside a call computes, too
-        return function(*args)
+        return function(*args, **options)
     quiet.entered = True
     try:
-        return quiet.run(function, *args)
+        return quiet.run(function, *args, **options)
     finally:
         quiet.entered = False

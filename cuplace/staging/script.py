@@ -39,7 +39,7 @@ class Script:
             if place is None:
                 self._lines.append(f"r{out} = {function}({args})")
             else:
-                self._lines += [f"r{out} = writes[{place}]", f"{function}({args}, r{out})"]
+                self._lines += [f"r{out} = writes[{place}]", f"{function}({args}, out=r{out})"]
             return
         function = self._name(functools.partial(op.compute, self._xp, **op.params))
         self._lines.append(f"r{out} = {function}({args})")

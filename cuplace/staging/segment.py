@@ -65,7 +65,7 @@ class Segment:
         (op,) = self.ops
         if op.ufunc is not None:
             ufunc = getattr(self._xp, op.ufunc)
-            return lambda reads, writes, numbers: ufunc(*_fetch(op.args, reads, numbers), writes[0])
+            return lambda reads, writes, numbers: ufunc(*_fetch(op.args, reads, numbers), out=writes[0])
         compute = functools.partial(op.compute, self._xp, **op.params)
 
         def work(reads: list[Any], writes: list[Any], numbers: tuple[Any, ...]) -> None:
@@ -208,11 +208,11 @@ def _direct(op: LocalOp, xp: Any) -> Work | None:
     i = op.args[0].index if kinds[:1] in ((Register,), (Slot,)) else 0
     j = op.args[1].index if kinds[1:] in ((Register,), (Slot,)) else 0
     if kinds == (Register,):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], out=writes[0])
     if kinds == (Register, Register):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], reads[j], writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], reads[j], out=writes[0])
     if kinds == (Register, Slot):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], numbers[j], writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], numbers[j], out=writes[0])
     if kinds == (Slot, Register):
-        return lambda reads, writes, numbers: quietly(ufunc, numbers[i], reads[j], writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, numbers[i], reads[j], out=writes[0])
     return None
