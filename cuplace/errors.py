@@ -553,6 +553,10 @@ class StackError(ValueError):
     """Arrays cannot be joined: there are none, they are scalars, or, to be stacked, their shapes differ."""
 
 
+class ComplexOrderError(ValueError):
+    """Complex numbers were to be clipped; they have no order."""
+
+
 class SubscriptsError(ValueError):
     """The letters of an einsum do not fit its operands, or each other."""
 

@@ -198,8 +198,7 @@ def requested(dtype: Any, where: str) -> np.dtype:
         return canonicalize(_PYTHON_KINDS[dtype])
     asked = as_dtype(dtype)
     if not is_supported(asked):
-        shown = asked.type if asked.kind in "OV" else asked
-        raise errors.DtypeError(f"JAX only supports number, bool, and string dtypes, got dtype {shown} in {where}")
+        raise errors.DtypeError(f"JAX only supports number, bool, and string dtypes, got dtype {dtype} in {where}")
     given = canonicalize(checked_dtype(asked))
     if given != asked:
         _warn_here(
@@ -311,10 +310,11 @@ def promote(types: Iterable[tuple[np.dtype, bool]]) -> tuple[np.dtype, bool]:
 
 @functools.lru_cache(maxsize=4096)
 def _promote(types: tuple[tuple[np.dtype, bool], ...], wide: bool) -> tuple[np.dtype, bool]:
+    types = tuple([(canonicalize(dtype), weak) for dtype, weak in types])
     all_weak = all(weak for _, weak in types)
     dtypes = {dtype for dtype, _ in types}
     if len(dtypes) == 1:
-        return canonicalize(dtypes.pop()), all_weak
+        return dtypes.pop(), all_weak
     nodes: frozenset[Node] = frozenset(
         WEAK.get(kind(dtype), dtype) if weak and not all_weak else dtype for dtype, weak in types
     )
@@ -322,6 +322,20 @@ def _promote(types: tuple[tuple[np.dtype, bool], ...], wide: bool) -> tuple[np.d
     if isinstance(bound, str):
         return default_dtype(bound), True
     return canonicalize(bound), all_weak and bound != BOOL
+
+
+def join(a: tuple[np.dtype, bool], b: tuple[np.dtype, bool]) -> np.dtype:
+    """The dtype to which two dtypes promote, each with its weakness, in JAX's ``promote_types``.
+
+    64-bit types that are named, and the weak kinds, keep 64 bits even where arrays cannot have them.
+    """
+    if a == b and not a[1]:
+        return a[0]
+    bound = _least_upper_bound(frozenset(WEAK.get(kind(dtype), dtype) if weak else dtype for dtype, weak in (a, b)))
+    if isinstance(bound, str):
+        return _DEFAULTS[bound]
+    named_wide = any(not weak and canonicalize(dtype) != dtype for dtype, weak in (a, b))
+    return bound if named_wide else canonicalize(bound)
 
 
 def to_inexact(dtype: np.dtype) -> np.dtype:

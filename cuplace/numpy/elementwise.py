@@ -15,10 +15,9 @@ rules. The result is where the committed operands are, sharded as they are. All 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
-
-import numpy as np
 
 from cuplace import errors
 from cuplace.array import dtypes
@@ -85,7 +84,7 @@ maximum = _binary("maximum", ops.MAX, "The larger of x and y; NaN where one is N
 minimum = _binary("minimum", ops.MIN, "The smaller of x and y; NaN where one is NaN.")
 negative = _unary("negative", ops.NEG, "-x. Bools are refused.", promote)
 sign = _unary("sign", ops.SIGN, "-1, 0 or 1 by the sign of x; x / abs(x) for complex x. Bools are refused.", promote)
-square = _unary("square", ops.SQUARE, "x * x.", promote)
+square = _unary("square", ops.SQUARE, "x * x; bools become int32.", promote_numeric)
 reciprocal = _unary("reciprocal", ops.RECIPROCAL, "1 / x; integers become float32.")
 
 
@@ -203,7 +202,17 @@ isfinite = _classify("isfinite", ops.IS_FINITE, ops.EQ, "Whether x is neither in
 # --- functions of mathematics ------------------------------------------------------------------------------
 
 exp = _unary("exp", ops.EXP, "e to the power of x.")
-exp2 = _unary("exp2", ops.EXP2, "2 to the power of x.")
+
+
+@eager("exp2")
+def exp2(x: Any, /) -> Any:
+    """2 to the power of x."""
+    (x,) = promote_inexact(x)
+    if dtypes.is_complex(x.dtype):
+        return bind(ops.EXP, bind(ops.MUL, x, number(math.log(2), x)))
+    return bind(ops.EXP2, x)
+
+
 expm1 = _unary("expm1", ops.EXPM1, "exp(x) - 1, exact for small x.")
 log = _unary("log", ops.LOG, "The natural logarithm.")
 log1p = _unary("log1p", ops.LOG1P, "log(1 + x), exact for small x.")
@@ -272,7 +281,7 @@ def imag(val: Any, /) -> Any:
     """The imaginary part; zeros for real values."""
     if dtypes.is_complex(val.dtype):
         return bind(ops.IMAG, val)
-    return bind(ops.FULL_LIKE, val, np.zeros((), val.dtype)[()])
+    return bind(ops.FULL_LIKE, val, number(0, val))
 
 
 @eager("conjugate")
@@ -291,10 +300,19 @@ conj = conjugate
 def clip(arr: Any, /, min: Any = None, max: Any = None) -> Any:
     """``arr`` with values below ``min`` or above ``max`` replaced by these; None is no limit.
 
+    Raises:
+        ComplexOrderError: a ValueError, for complex numbers.
+
     Example:
         >>> clip(5, 0, 3)
         Array(3, dtype=int32, weak_type=True)
     """
+    if any(x is not None and dtypes.is_complex(x.dtype) for x in (arr, min, max)):
+        raise errors.ComplexOrderError(
+            "Clip received a complex value either through the input or the min/max keywords. Complex values have no "
+            "ordering and cannot be clipped. Please convert to a real value or array by taking the real or "
+            "imaginary components via jax.numpy.real/imag respectively."
+        )
     out = arr
     if min is not None:
         out = bind(ops.MAX, *promote(min, out))

@@ -43,7 +43,7 @@ def promote_numeric(*operands: Tracer) -> list[Tracer]:
 
 def to_bool(x: Tracer) -> Tracer:
     """Whether each element differs from zero."""
-    return cast(x, dtypes.BOOL)
+    return cast(x, dtypes.BOOL, x.weak_type)
 
 
 def _all_in(dtype: np.dtype, weak: bool, operands: tuple[Tracer, ...]) -> list[Tracer]:

@@ -220,7 +220,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 def _quantifier(op: Op, neutral: bool, name: str) -> Any:
     @eager(name, static=("axis", "keepdims"))
     def quantify(a: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
-        return _reduce(op, _masked(to_bool(a), where, neutral), axis, keepdims)
+        return _reduce(op, _masked(cast(a, dtypes.BOOL), where, neutral), axis, keepdims)
 
     return quantify
 

@@ -119,7 +119,7 @@ def promote_types(a: Any, b: Any) -> np.dtype:
         >>> promote_types("int32", "float16")
         dtype('float16')
     """
-    return dtypes.promote([_promoting(a), _promoting(b)])[0]
+    return dtypes.join(_promoting(a), _promoting(b))
 
 
 def result_type(*args: Any) -> np.dtype:
@@ -135,7 +135,7 @@ def result_type(*args: Any) -> np.dtype:
 
 
 def _promoting(x: Any) -> tuple[np.dtype, bool]:
-    if x in (int, float, complex):
+    if isinstance(x, type) and x in (int, float, complex):
         return dtypes.default_dtype(x.__name__), True
     if isinstance(x, str | type | np.dtype):
         return dtypes.checked_dtype(dtypes.as_dtype(x)), False

@@ -45,8 +45,7 @@ def _infer(name: str, accepts: str, out_dtype: DtypeRule, types: tuple[ArrayType
     for position, t in enumerate(types):
         _check_dtype(name, accepts, t.dtype, position if len(types) > 1 else None)
     shape = broadcast_shapes(name, [t.shape for t in types])
-    dtype = out_dtype(types[0].dtype)
-    return OutType(shape, dtype, dtype != dtypes.BOOL and all(t.weak_type for t in types))
+    return OutType(shape, out_dtype(types[0].dtype), all(t.weak_type for t in types))
 
 
 def _check_dtype(name: str, accepts: str, dtype: np.dtype, position: int | None) -> None:
@@ -160,7 +159,7 @@ ABS = elementwise("abs", "absolute", NUMBERS, out_dtype=dtypes.real_dtype)
 SIGN = elementwise("sign", "sign", NUMBERS)
 FLOOR = elementwise("floor", "floor", "f")
 CEIL = elementwise("ceil", "ceil", "f")
-ROUND = elementwise("round", "rint", "f")
+ROUND = elementwise("round", "rint", "fc")
 TRUNC = elementwise("trunc", "trunc", "f")
 SQUARE = elementwise("square", "square", NUMBERS)
 SQRT = elementwise("sqrt", "sqrt", "fc", weight=4.0)
