@@ -53,8 +53,8 @@ def test_free_dimensions_keep_their_axes(left: ArrayType, right: ArrayType, expe
             typed((8, 8), None, "x"),
             typed((8, 8), "x"),
             (
-                "Contracting dimensions are sharded and it is ambiguous how the output should be sharded. Please specify "
-                "the output sharding via the `out_sharding` parameter. Got lhs_contracting_spec=('x',) and "
+                "Contracting dimensions are sharded and it is ambiguous how the output should be sharded. Please "
+                "specify the output sharding via the `out_sharding` parameter. Got lhs_contracting_spec=('x',) and "
                 "rhs_contracting_spec=('x',)"
             ),
         ),
