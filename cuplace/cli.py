@@ -54,7 +54,7 @@ def _parser() -> argparse.ArgumentParser:
         "against NumPy, and draw who worked when.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    demo.add_argument("--platform", help="cpu or sim (default: as configured)", default=argparse.SUPPRESS)
+    demo.add_argument("--platform", help="cuda, cpu or sim (default: as configured)", default=argparse.SUPPRESS)
     demo.add_argument("--devices", type=_count("devices"), help="devices to offer", default=DEMO_DEVICES)
     demo.add_argument("--stages", type=_count("stages"), help="stages of the pipeline", default=4)
     demo.add_argument("--microbatches", type=_count("microbatches"), help="microbatches to move", default=8)

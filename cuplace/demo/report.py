@@ -44,7 +44,8 @@ def _title(platform: Platform, options: Namespace, width: int) -> str:
     kibibytes = 4 * options.size**2 / 2**10
     size = f"{kibibytes / 2**10:.3g} MiB" if kibibytes >= 2**10 else f"{kibibytes:.3g} KiB"
     return (
-        f"Devices   {len(platform.devices)} x {kind}, platform {platform.name} ({platform.reason})\n"
+        f"Platform  {platform.name}: {platform.reason}\n"
+        f"Devices   {len(platform.devices)} x {kind}\n"
         f"Pipeline  {options.stages} stages of {width} device{'s' if width > 1 else ''}, "
         f"{options.microbatches} microbatches of {options.size} x {options.size} float32 ({size})"
     )
@@ -75,14 +76,14 @@ def _show(run: Run, platform: Platform) -> None:
         return timeline.LABELS[run.microbatch_of[submission] % len(timeline.LABELS)]
 
     steps = timeline.replayed(run.submissions, label)
-    if platform.name == "sim":
-        print("Timeline  by the order alone, each piece of work one step long (the simulator has no clock)")
+    spans = timeline.measured(run.submissions, label)
+    if platform.name == "sim" or len(spans) < len(run.submissions):
+        print("Timeline  by the order alone, each piece of work one step long (no times are recorded here)")
         _show_lanes(steps, platform, lambda time: f"{time:.0f}")
         _show_overlap(steps, lambda time: f"{time:.0f} steps")
         return
     milliseconds = _milliseconds(run.began)
     print(f"Timeline  all was enqueued after {milliseconds(run.enqueued)} and done after {milliseconds(run.ended)}")
-    spans = timeline.measured(run.submissions, label)
     _show_lanes(spans, platform, milliseconds)
     _show_overlap(spans, _milliseconds(0))
     order = timeline.overlap(steps)
