@@ -38,6 +38,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader of our output has left; Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except KeyboardInterrupt:
+        print(f"\n{parser.prog}: interrupted", file=sys.stderr)
+        return 130
     except (ValueError, RuntimeError, MemoryError) as error:
         print(f"{parser.prog}: {str(error).splitlines()[0]}", file=sys.stderr)
         return 1
