@@ -140,7 +140,8 @@ class Lowering:
         place = self.new_place()
         plan = plan_move(value.shape, value.dtype, value.sharding, sharding)
         self.between(MoveStep(value.place, place, plan), value.level)
-        return value.update(sharding=sharding, place=place, level=value.level + 1)
+        # What waits for a moved input is no part of the first segment, which need not wait.
+        return value.update(sharding=sharding, place=place, level=max(value.level, 0) + 1)
 
     # ------------------------------------------------------------------ programs
 

@@ -47,7 +47,7 @@ def test_structures_that_do_not_fit(platform):
         spread_inputs((a,), (1, 2), {}, 2)
     with pytest.raises(ValueError, match="pjit does not support kwargs when in_shardings is specified"):
         spread_inputs(a, (1,), {"k": 2}, 2)
-    with pytest.raises(ValueError, match="pjit out_shardings.*tuple of length 1"):
+    with pytest.raises(ValueError, match=r"pjit out_shardings.*tuple of length 1"):
         spread_outputs((a,), optree.tree_structure((1, 2)))
 
 

@@ -45,7 +45,7 @@ def test_weakness_and_equal_types_do_not_matter():
 def test_structure_must_stay():
     leaf = optree.tree_structure(0)
     same_structure(["c"], leaf, 3)
-    with pytest.raises(CarryTypeError, match="must have the same pytree structure.*\n\nThe input carry c is a"):
+    with pytest.raises(CarryTypeError, match=r"must have the same pytree structure.*\n\nThe input carry c is a"):
         same_structure(["c"], leaf, (1, 2))
     with pytest.raises(CarryTypeError, match="has structure"):
         same_structure(["c[0]"], optree.tree_structure((0, 0)), (1, 2, 3))

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 from cuplace.staging.frozen import frozen
 
 scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.complex_numbers()
-values = st.recursive(scalars, lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner))
+values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.tuples(inner, inner) | st.dictionaries(st.text(), inner)
+)
 
 
 @given(values)

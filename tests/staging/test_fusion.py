@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +28,7 @@ def chains(draw):
         rng.standard_normal(shape[-1:], dtype=np.float32),
         rng.standard_normal((1,) * len(shape), dtype=np.float32),
     ]
-    values = {i: value for i, value in enumerate(inputs[: draw(st.integers(1, 4))])}
+    values = dict(enumerate(inputs[: draw(st.integers(1, 4))]))
     numbers = (np.float32(1.5), np.float32(-2))
     ops = []
     for number in range(draw(st.integers(1, 8))):
@@ -113,11 +115,10 @@ def test_two_values_that_live_together_never_share_a_block(chain):
     for i, op in enumerate(ops):
         for register in op.reads:
             last[register] = max(last.get(register, i), i)
-    for a in made:
-        for b in made:
-            if a != b and blocks[a] == blocks[b]:
-                # One may begin where the other ends: elementwise operations write over what they read.
-                assert made[a] >= last[b] or made[b] >= last[a]
+    for (a, a_made), (b, b_made) in itertools.combinations(made.items(), 2):
+        if blocks[a] == blocks[b]:
+            # One may begin where the other ends: elementwise operations write over what they read.
+            assert a_made >= last[b] or b_made >= last[a]
 
 
 def test_scratch_of_huge_rows_is_not_kept(monkeypatch):

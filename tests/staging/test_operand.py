@@ -63,8 +63,9 @@ def test_quick_keys_are_as_fine_as_keys():
 @pytest.mark.parametrize(
     ("value", "dtype"),
     [
-        (True, "float32"), (3, "float32"), (3, "int8"), (300, "int8"), (2.5, "float16"), (2.7, "int32"), (1 + 2j, "complex64"),
-        (np.int64(7), "int32"), (np.float64(1.1), "float32"), (np.bool_(True), "int32"), (3, "uint8"), (-1, "uint8"),
+        (True, "float32"), (3, "float32"), (3, "int8"), (300, "int8"), (2.5, "float16"), (2.7, "int32"),
+        (1 + 2j, "complex64"), (np.int64(7), "int32"), (np.float64(1.1), "float32"), (np.bool_(True), "int32"),
+        (3, "uint8"), (-1, "uint8"),
     ],
 )  # fmt: skip
 def test_numbers_are_converted_as_programs_convert_them(value, dtype):

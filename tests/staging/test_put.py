@@ -63,7 +63,7 @@ def _devices(target):
 def test_reshard_to_other_devices_is_refused(platform):
     at = places(platform)
     x = cuplace.device_put(numbers(8), on(at.a, "x"))
-    with pytest.raises(ValueError, match="reshard inside jit with device ids"):
+    with pytest.raises(ValueError, match=r"reshard inside jit with device ids"):
         cuplace.jit(lambda x: cuplace.reshard(x, on(at.b, "x")))(x)
 
 
@@ -84,5 +84,5 @@ def test_targets_that_do_not_fit_are_told_while_tracing(platform):
     full = places(platform).full
     with pytest.raises(ValueError, match="does not evenly divide the dimension size 7"):
         cuplace.jit(lambda x: cuplace.device_put(x, on(full, "x")))(numbers(7))
-    with pytest.raises(ValueError, match="Length of sharding.spec"):
+    with pytest.raises(ValueError, match=r"Length of sharding.spec"):
         cuplace.jit(lambda x: cuplace.device_put(x, on(full, None, "x")))(numbers(8))

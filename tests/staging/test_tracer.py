@@ -50,7 +50,7 @@ def test_python_numbers_need_data(platform, use, name):
         f"The problem arose with the `{name}` function."
     )
     assert "because it depends on the value of the argument x." in text
-    with pytest.raises(TypeError, match="Only scalar arrays can be converted to Python scalars; got arr.ndim=1"):
+    with pytest.raises(TypeError, match=r"Only scalar arrays can be converted to Python scalars; got arr.ndim=1"):
         traced(use, u())
 
 
