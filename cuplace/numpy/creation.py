@@ -44,7 +44,7 @@ def _dtype_or(default: Any, dtype: Any, name: str) -> np.dtype:
 
 
 @eager("full", static=("shape", "dtype", "weak_type"), device="device")
-def _full(fill_value: Any, shape: Any, dtype: Any, weak_type: bool, device: Any = None) -> Any:
+def _full(fill_value: Any, /, shape: Any, dtype: Any, weak_type: bool, device: Any = None) -> Any:
     return bind(BROADCAST, cast(fill_value, dtype, weak_type), shape=shape)
 
 
@@ -87,7 +87,7 @@ def _host_value(value: Any) -> Any:
 
 
 @eager("full_like", static=("dtype", "weak_type"), device="device")
-def _full_like(a: Any, fill_value: Any, dtype: Any, weak_type: bool, device: Any = None) -> Any:
+def _full_like(a: Any, fill_value: Any, /, dtype: Any, weak_type: bool, device: Any = None) -> Any:
     return bind(elementwise_ops.FULL_LIKE, a, cast(fill_value, dtype, weak_type))
 
 
@@ -157,7 +157,7 @@ def _concrete(x: Any) -> Any:
 
 
 @eager("linspace", static=("num", "endpoint", "dtype", "axis"), device="device")
-def _linspace(start: Any, stop: Any, num: int, endpoint: bool, dtype: Any, axis: int, device: Any = None) -> Any:
+def _linspace(start: Any, stop: Any, /, num: int, endpoint: bool, dtype: Any, axis: int, device: Any = None) -> Any:
     start, stop = promote_inexact(start, stop)
     shape = elementwise_ops.broadcast_shapes("linspace", [start.shape, stop.shape])
     parts = max(num - 1 if endpoint else num, 1)
@@ -212,7 +212,7 @@ def linspace(
 
 
 @eager("linspace", static=("parts", "dtype"))
-def _distance(start: Any, stop: Any, parts: int, dtype: Any) -> Any:
+def _distance(start: Any, stop: Any, /, parts: int, dtype: Any) -> Any:
     start, stop = promote_inexact(start, stop)
     span = bind(elementwise_ops.SUB, stop, start)
     step = bind(elementwise_ops.DIV, span, number(float(parts) if parts > 0 else math.nan, span))

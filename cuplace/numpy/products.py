@@ -54,7 +54,7 @@ def _transposed(x: Tracer, order: Sequence[int], sharding: NamedSharding | None 
 
 
 @eager("matmul", static=("dtype", "sharding"))
-def _matmul(a: Any, b: Any, dtype: Any, sharding: Any) -> Any:
+def _matmul(a: Any, b: Any, /, dtype: Any, sharding: Any) -> Any:
     for position, x in enumerate((a, b)):
         if x.ndim == 0:
             raise errors.BroadcastError(f"matmul input operand {position} must have ndim at least 1, but it has ndim 0")
@@ -135,7 +135,7 @@ def matmul(
 
 
 @eager("dot", static=("dtype", "sharding"))
-def _dot(a: Any, b: Any, dtype: Any, sharding: Any) -> Any:
+def _dot(a: Any, b: Any, /, dtype: Any, sharding: Any) -> Any:
     a, b = _operands(a, b, dtype)
     if a.ndim == 0 or b.ndim == 0:
         return bind(elementwise_ops.MUL, a, b, out_sharding=sharding)
@@ -151,7 +151,7 @@ def dot(
 
 
 @eager("vdot", static=("dtype",))
-def _vdot(a: Any, b: Any, dtype: Any) -> Any:
+def _vdot(a: Any, b: Any, /, dtype: Any) -> Any:
     left = bind(elementwise_ops.CONJ, a) if dtypes.is_complex(a.dtype) else a
     a, b = (bind(RESHAPE, x, shape=(x.size,)) for x in (left, b))
     return bind(DOT_GENERAL, *_operands(a, b, dtype), dims=DotDims((0,), (0,)))
@@ -163,7 +163,7 @@ def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any =
 
 
 @eager("inner", static=("dtype",))
-def _inner(a: Any, b: Any, dtype: Any) -> Any:
+def _inner(a: Any, b: Any, /, dtype: Any) -> Any:
     a, b = _operands(a, b, dtype)
     if a.ndim == 0 or b.ndim == 0:
         return bind(elementwise_ops.MUL, a, b)
@@ -183,7 +183,7 @@ def outer(a: Any, b: Any) -> Any:
 
 
 @eager("tensordot", static=("axes", "dtype", "sharding"))
-def _tensordot(a: Any, b: Any, axes: Any, dtype: Any, sharding: Any) -> Any:
+def _tensordot(a: Any, b: Any, /, axes: Any, dtype: Any, sharding: Any) -> Any:
     a, b = _operands(a, b, dtype)
     if isinstance(axes, int):
         if axes > min(a.ndim, b.ndim):

@@ -82,7 +82,7 @@ def _masked(x: Tracer, where: Tracer | None, identity: Any) -> Tracer:
 
 def _accumulation(op: Op, join: Op, identity: int, name: str) -> Any:
     @eager(name, static=("axis", "dtype", "keepdims"))
-    def accumulate(a: Any, axis: Any, dtype: Any, keepdims: bool, initial: Any = None, where: Any = None) -> Any:
+    def accumulate(a: Any, /, axis: Any, dtype: Any, keepdims: bool, initial: Any = None, where: Any = None) -> Any:
         x = cast(a, dtype or _sum_dtype(a.dtype))
         out = _reduce(op, _masked(x, where, identity), axis, keepdims)
         return out if initial is None else bind(join, out, cast(initial, out.dtype))
@@ -134,7 +134,7 @@ def prod(
 
 def _extreme(op: Op, join: Op, name: str) -> Any:
     @eager(name, static=("axis", "keepdims"))
-    def extreme(a: Any, axis: Any, keepdims: bool, initial: Any = None, where: Any = None) -> Any:
+    def extreme(a: Any, /, axis: Any, keepdims: bool, initial: Any = None, where: Any = None) -> Any:
         if where is not None and initial is None:
             raise errors.EmptyReductionError(
                 f"reduction operation {name} does not have an identity, so to use a where mask one has to "
@@ -186,7 +186,7 @@ amax, amin = max, min
 
 def _position(op: Op, name: str) -> Any:
     @eager(name, static=("axis", "keepdims"))
-    def position(a: Any, axis: Any, keepdims: bool) -> Any:
+    def position(a: Any, /, axis: Any, keepdims: bool) -> Any:
         x = bind(RESHAPE, a, shape=(a.size,)) if axis is None and a.ndim != 1 else a
         along = normalize_axis(0 if axis is None else axis, x.ndim)
         found = bind(op, x, axis=along, dtype=dtypes.default_dtype("int"))
@@ -219,7 +219,7 @@ def argmin(a: Any, axis: int | None = None, out: None = None, keepdims: bool | N
 
 def _quantifier(op: Op, neutral: bool, name: str) -> Any:
     @eager(name, static=("axis", "keepdims"))
-    def quantify(a: Any, axis: Any, keepdims: bool, where: Any = None) -> Any:
+    def quantify(a: Any, /, axis: Any, keepdims: bool, where: Any = None) -> Any:
         return _reduce(op, _masked(cast(a, dtypes.BOOL), where, neutral), axis, keepdims)
 
     return quantify
@@ -265,7 +265,7 @@ def _average(x: Tracer, axis: Axis, keepdims: bool, where: Tracer | None) -> Tra
 
 
 @eager("mean", static=("axis", "dtype", "keepdims"))
-def _mean(a: Any, axis: Any, dtype: Any, keepdims: bool, where: Any = None) -> Any:
+def _mean(a: Any, /, axis: Any, dtype: Any, keepdims: bool, where: Any = None) -> Any:
     wanted = dtype or dtypes.to_inexact(a.dtype)
     x = cast(a, _computing_dtype(wanted))
     return cast(_average(x, axis, keepdims, where), wanted)
@@ -306,12 +306,12 @@ def _variance_dtype(a: Tracer, dtype: Any) -> np.dtype:
 
 
 @eager("var", static=("axis", "dtype", "ddof", "keepdims"))
-def _var(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any = None) -> Any:
+def _var(a: Any, /, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any = None) -> Any:
     return cast(_variance(a, axis, dtype, ddof, keepdims, where), _variance_dtype(a, dtype))
 
 
 @eager("std", static=("axis", "dtype", "ddof", "keepdims"))
-def _std(a: Any, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any = None) -> Any:
+def _std(a: Any, /, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Any = None) -> Any:
     spread = bind(elementwise_ops.SQRT, _variance(a, axis, dtype, ddof, keepdims, where))
     return cast(spread, _variance_dtype(a, dtype))
 
@@ -358,7 +358,7 @@ def std(
 
 def _running(op: Op, name: str) -> Any:
     @eager(name, static=("axis", "dtype"))
-    def run(a: Any, axis: Any, dtype: Any) -> Any:
+    def run(a: Any, /, axis: Any, dtype: Any) -> Any:
         if axis is None:
             _check_flat(a, name)
         x = bind(RESHAPE, a, shape=(a.size,)) if axis is None and a.ndim != 1 else a
@@ -400,13 +400,13 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
 
 
 @eager("sort", static=("axis",))
-def _sort(a: Any, axis: Any) -> Any:
+def _sort(a: Any, /, axis: Any) -> Any:
     x = bind(RESHAPE, a, shape=(a.size,)) if axis is None else a
     return bind(ops.SORT, x, axis=normalize_axis(0 if axis is None else axis, x.ndim))
 
 
 @eager("argsort", static=("axis",))
-def _argsort(a: Any, axis: Any) -> Any:
+def _argsort(a: Any, /, axis: Any) -> Any:
     x = bind(RESHAPE, a, shape=(a.size,)) if axis is None else a
     along = normalize_axis(0 if axis is None else axis, x.ndim)
     return bind(ops.ARGSORT, x, axis=along, dtype=dtypes.default_dtype("int"))

@@ -25,17 +25,17 @@ from cuplace.staging.trace import bind
 
 
 @eager("gather", static=("index",), labels={"operand": "args[0]"})
-def _getitem(operand: Any, index: Any) -> Any:
+def _getitem(operand: Any, /, index: Any) -> Any:
     return bind(GETITEM, operand, index=index)
 
 
 @eager("gather", static=("axis", "fill"), labels={"operand": "args[0]", "positions": "args[1]"})
-def _take(operand: Any, positions: Any, axis: int, fill: bool) -> Any:
+def _take(operand: Any, positions: Any, /, axis: int, fill: bool) -> Any:
     return bind(TAKE, operand, positions, axis=axis, fill=fill)
 
 
 @eager("gather", static=("axis", "merged"), labels={"operand": "args[0]", "positions": "args[1]"})
-def _take_merged(operand: Any, positions: Any, axis: int, merged: int) -> Any:
+def _take_merged(operand: Any, positions: Any, /, axis: int, merged: int) -> Any:
     """Take from ``merged`` dimensions at ``axis``, flattened into one."""
     shape = operand.shape
     size = int(np.prod(shape[axis : axis + merged], dtype=np.int64))
@@ -152,7 +152,7 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
 
 
 @eager("ravel")
-def _flat(a: Any) -> Any:
+def _flat(a: Any, /) -> Any:
     return bind(RESHAPE, a, shape=(a.size,))
 
 
@@ -160,7 +160,7 @@ def _flat(a: Any) -> Any:
 
 
 @eager("_where")
-def _where(condition: Any, x: Any, y: Any) -> Any:
+def _where(condition: Any, x: Any, y: Any, /) -> Any:
     return bind(SELECT, to_bool(condition), *promote(x, y))
 
 

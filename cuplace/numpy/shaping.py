@@ -70,7 +70,7 @@ def filled_shape(shape: tuple[int, ...], old: tuple[int, ...]) -> tuple[int, ...
 
 
 @eager("reshape", static=("shape", "order", "sharding"))
-def _reshape(a: Any, shape: Any, order: str, sharding: Any) -> Any:
+def _reshape(a: Any, /, shape: Any, order: str, sharding: Any) -> Any:
     new = filled_shape(shape, a.shape)
     if order == "C":
         return _new(_reshaped(a, new, sharding), a)
@@ -109,7 +109,7 @@ def ravel(a: Any, order: str = "C", *, out_sharding: Any = None) -> Array:
 
 
 @eager("squeeze", static=("axis",))
-def _squeeze(a: Any, axis: Any) -> Any:
+def _squeeze(a: Any, /, axis: Any) -> Any:
     axes = [i for i, n in enumerate(a.shape) if n == 1] if axis is None else normalize_axes(axis, a.ndim)
     if any(a.shape[i] != 1 for i in axes):
         raise errors.AxisArgumentError(
@@ -125,7 +125,7 @@ def squeeze(a: Any, axis: Any = None) -> Array:
 
 
 @eager("expand_dims", static=("axis",))
-def _expand_dims(a: Any, axis: Any) -> Any:
+def _expand_dims(a: Any, /, axis: Any) -> Any:
     count = len(axis) if isinstance(axis, tuple) else 1
     axes = normalize_axes(axis, a.ndim + count)
     sizes = iter(a.shape)
@@ -141,7 +141,7 @@ def expand_dims(a: Any, axis: Any) -> Array:
 
 
 @eager("transpose", static=("axes",))
-def _transpose(a: Any, axes: Any) -> Any:
+def _transpose(a: Any, /, axes: Any) -> Any:
     if axes is None:
         return bind(TRANSPOSE, a, permutation=tuple(range(a.ndim))[::-1])
     return bind(TRANSPOSE, a, permutation=tuple([i + a.ndim if -a.ndim <= i < 0 else i for i in axes]))
@@ -174,7 +174,7 @@ def swapaxes(a: Any, axis1: int, axis2: int) -> Any:
 
 
 @eager("moveaxis", static=("source", "destination"))
-def _moveaxis(a: Any, source: Any, destination: Any) -> Any:
+def _moveaxis(a: Any, /, source: Any, destination: Any) -> Any:
     sources, targets = normalize_axes(source, a.ndim), normalize_axes(destination, a.ndim)
     if len(sources) != len(targets):
         raise errors.AxisArgumentError(f"Inconsistent number of elements: {len(sources)} vs {len(targets)}")
@@ -197,7 +197,7 @@ def moveaxis(a: Any, source: Any, destination: Any) -> Array:
 
 
 @eager("broadcast_to", static=("shape", "sharding"))
-def _broadcast_to(array: Any, shape: Any, sharding: Any) -> Any:
+def _broadcast_to(array: Any, /, shape: Any, sharding: Any) -> Any:
     return bind(BROADCAST, array, shape=shape, out_sharding=sharding)
 
 
@@ -299,7 +299,7 @@ def _at_least_2d(x: Any) -> Any:
 
 
 @eager("flip", static=("axis",))
-def _flip(m: Any, axis: Any) -> Any:
+def _flip(m: Any, /, axis: Any) -> Any:
     return bind(REVERSE, m, axes=normalize_axes(axis, m.ndim))
 
 
@@ -309,7 +309,7 @@ def flip(m: Any, axis: Any = None) -> Array:
 
 
 @eager("split", static=("borders", "axis"))
-def _split(ary: Any, borders: Any, axis: int) -> Any:
+def _split(ary: Any, /, borders: Any, axis: int) -> Any:
     along = normalize_axis(axis, ary.ndim)
     size = ary.shape[along]
     if isinstance(borders, int):
@@ -337,7 +337,7 @@ def copy(a: Any) -> Any:
 
 
 @eager("astype", static=("dtype",))
-def _astype(x: Any, dtype: Any) -> Any:
+def _astype(x: Any, /, dtype: Any) -> Any:
     return bind(COPY, x) if x.dtype == dtype and not x.weak_type else cast(x, dtype)
 
 
