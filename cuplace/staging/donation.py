@@ -59,6 +59,7 @@ class DonatingBound(Bound):
     def __init__(self, bound: Bound, donated: Sequence[int]) -> None:
         super().__init__(bound.executable, bound.structure, (), bound.program)
         self._donated = tuple(donated)
+        self.direct = lambda *operands: self(operands)
 
     def __call__(self, operands: Sequence[Any]) -> Any:
         """Run and consume.

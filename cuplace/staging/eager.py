@@ -182,7 +182,7 @@ class Eager:
     def _remember(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: Bound) -> None:
         """Let the next call of this kind take the quick road."""
         plain = not kwargs and len(args) <= 2 and all(type(arg) is Array or is_scalar(arg) for arg in args)
-        if plain and bound.direct is not None and self._arrays[: len(args)] == self._signature.names[: len(args)]:
+        if plain and bound.is_single and self._arrays[: len(args)] == self._signature.names[: len(args)]:
             keep(self.quick, (*map(quick_key, args), context_key()), bound.direct)
 
     def _bind(

@@ -108,7 +108,7 @@ class Jitted:
         self._keep_unused = keep_unused
         self._staged = Staged(function_name(fun), function_source(fun))
         self._bound: dict[Any, Bound] = {}
-        self._quick: dict[Any, Bound] = {}
+        self._quick: dict[Any, Callable[..., Any]] = {}
         self._hits = 0
         self._misses = 0
         functools.update_wrapper(self, fun)
@@ -116,10 +116,10 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and not recordings:
             key = (context_key(), *[arg._key if type(arg) is Array else type(arg) for arg in args])
-            bound = self._quick.get(key)
-            if bound is not None:
+            run = self._quick.get(key)
+            if run is not None:
                 self._hits += 1
-                return bound(args)
+                return run(*args)
         return self._call(args, kwargs)
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -151,7 +151,7 @@ class Jitted:
             bound = self._bind(rest, named, static, static_keys, operands, structure)
             keep(self._bound, key, bound)
             if not kwargs and not static and all(type(arg) is Array or is_scalar(arg) for arg in args):
-                keep(self._quick, (context_key(), *map(quick_key, args)), bound)
+                keep(self._quick, (context_key(), *map(quick_key, args)), bound.direct)
         else:
             self._hits += 1
         return bound(operands)

@@ -102,11 +102,13 @@ class LocalOp:
         return f"{self.outs} = {self.name}({', '.join(map(repr, self.args))}) {self.shapes}"
 
 
-class _Quiet(threading.local):
-    """Each thread's context in which NumPy does not warn about overflow and the like.
+class _Quiet:
+    """A context in which NumPy does not warn about overflow and the like.
 
-    Entering ``np.errstate`` costs more than a small operation; running in a prepared context costs nothing.
+    Entering ``np.errstate`` costs more than a small operation; running in a prepared context costs little.
     """
+
+    __slots__ = ("entered", "run")
 
     def __init__(self) -> None:
         context = contextvars.Context()
@@ -115,16 +117,21 @@ class _Quiet(threading.local):
         self.entered = False
 
 
-_quiet = _Quiet()
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.quiet = _Quiet()
 
 
-def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """``function(*args, **options)`` with NumPy's floating-point warnings off."""
-    quiet = _quiet
+_thread = _Thread()
+
+
+def quietly(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)`` with NumPy's floating-point warnings off."""
+    quiet = _thread.quiet
     if quiet.entered:  # a finalizer that runs inside a call computes, too
-        return function(*args, **options)
+        return function(*args)
     quiet.entered = True
     try:
-        return quiet.run(function, *args, **options)
+        return quiet.run(function, *args)
     finally:
         quiet.entered = False

@@ -20,6 +20,10 @@ LARGE_BYTES = 2 * BLOCK_BYTES
 """From this size on, fresh memory costs more than computing: results go into memory that was used before."""
 
 
+OUT_BY_KEYWORD = frozenset({"maximum", "minimum"})
+"""Functions of which NumPy wants ``out`` by keyword; passing it by position is quicker."""
+
+
 class Temporary(NamedTuple):
     """Memory that a segment needs while it runs, besides that of its results."""
 
@@ -201,18 +205,18 @@ def _fetch(sources: Sequence[Source], registers: Sequence[Any], numbers: Sequenc
 
 def _direct(op: LocalOp, xp: Any) -> Work | None:
     """A function for a segment of one ufunc of one or two operands, without registers."""
-    if op.ufunc is None or len(op.args) > 2:
+    if op.ufunc is None or op.ufunc in OUT_BY_KEYWORD or len(op.args) > 2:
         return None
     ufunc = getattr(xp, op.ufunc)
     kinds = tuple(map(type, op.args))
     i = op.args[0].index if kinds[:1] in ((Register,), (Slot,)) else 0
     j = op.args[1].index if kinds[1:] in ((Register,), (Slot,)) else 0
     if kinds == (Register,):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], out=writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], writes[0])
     if kinds == (Register, Register):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], reads[j], out=writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], reads[j], writes[0])
     if kinds == (Register, Slot):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], numbers[j], out=writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, reads[i], numbers[j], writes[0])
     if kinds == (Slot, Register):
-        return lambda reads, writes, numbers: quietly(ufunc, numbers[i], reads[j], out=writes[0])
+        return lambda reads, writes, numbers: quietly(ufunc, numbers[i], reads[j], writes[0])
     return None

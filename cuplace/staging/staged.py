@@ -13,7 +13,7 @@ from cuplace.staging.home import Call
 from cuplace.staging.operand import operand_key
 from cuplace.staging.place import place
 from cuplace.staging.program import Program, Var
-from cuplace.staging.quick import Direct, Run, direct_run, quick_run
+from cuplace.staging.quick import Run, direct_run, quick_run
 from cuplace.staging.trace import Trace, recording
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Bound:
 
     Attributes:
         run: the executable in its quickest form, a function of the list of operands.
-        direct: a function of the operands themselves that gives the only result; None where there are several.
+        direct: a function of the operands themselves that gives what a call of this object gives.
         executable: the executable itself.
         structure: of the results.
         is_single: whether the result is one new array.
@@ -73,10 +73,12 @@ class Bound:
         self.is_single = optree.treespec_is_leaf(structure) and not passed
         self.program = program
         self._passed = passed
-        self.direct: Direct | None = self._find_direct(plain) if self.is_single else None
+        self.direct: Callable[..., Any] = self._find_direct(plain)
 
-    def _find_direct(self, plain: Plain | None) -> Direct:
+    def _find_direct(self, plain: Plain | None) -> Callable[..., Any]:
         run = self.run
+        if not self.is_single:
+            return lambda *operands: self(operands)
         if plain is not None and len(plain.step.devices) == 1 and not self.executable.constants:
             found = direct_run(
                 plain.step, plain.reads, plain.numbers, plain.keys[0], plain.governor, len(self.program.inputs)

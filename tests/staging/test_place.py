@@ -71,7 +71,7 @@ def test_numbers_out_of_range_raise_before_anything_is_enqueued(platform):
     assert not submissions
 
 
-@pytest.mark.filterwarnings("default::cuplace.errors.NarrowingWarning")
+@pytest.mark.filterwarnings("ignore::cuplace.errors.NarrowingWarning")
 def test_wide_host_arrays_are_narrowed(platform):
     jitted = cuplace.jit(lambda x: x + 1)
     assert jitted(np.arange(3.0)).dtype == np.float32
