@@ -87,7 +87,7 @@ class Lane:
         self.gpu = gpu
         self.device = gpu.device
         self.ptr = ptr
-        self.on = cupy.cuda.ExternalStream(ptr, gpu.ordinal)
+        self.on = cupy.cuda.Stream.from_external(self)
         self.completed = 0
         self.recent: deque[tuple[int, Submission]] = deque(maxlen=_KEPT)
         self._issued = 0
@@ -98,6 +98,10 @@ class Lane:
         """A new stream of ``gpu``; of two priorities the lower number goes first."""
         with gpu.device:
             return cls(gpu, int(runtime.streamCreateWithPriority(runtime.streamNonBlocking, priority)))
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """CUDA's protocol for streams: (version, handle)."""
+        return 0, self.ptr
 
     def record(
         self, stream: CudaStream | ForeignStream, submission: int, error: BaseException | None = None
