@@ -73,6 +73,24 @@ def test_values_are_numpys_on_delayed_threads(
         platform.close()
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_every_wait_has_a_reason(seed: int) -> None:
+    """A stream waits for work on the same buffers only, of which one side writes, and never for itself: so never
+    because of a free. The simulator is lazy here, so that there is always something to wait for."""
+    platform = open_platform("sim", 3, seed=seed, eagerness=0.0)
+    with platform.scheduler.log.record() as records:
+        run(platform, 400 + seed)
+    by_id = {record.id: record for record in records}
+    waits = [(record, by_id[id]) for record in records for id in record.waits]
+    assert len(waits) > 10
+    for record, waited in waits:
+        data = set(record.reads) & set(waited.writes)
+        order = set(record.writes) & {*waited.reads, *waited.writes}
+        assert data | order, f"{record} waits for {waited} without a reason"
+        assert waited.stream is not record.stream
+        assert waited.id < record.id
+
+
 # ---------------------------------------------------------------------- without one of the rules
 
 
