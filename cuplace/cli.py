@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Example:
         >>> main(["demo", "--microbatches", "1", "--size", "8"])  # doctest: +ELLIPSIS
-        Devices ...
+        Platform ...
         0
     """
     parser = _parser()
