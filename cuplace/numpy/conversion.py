@@ -79,7 +79,7 @@ def _converted(value: Any, dtype: np.dtype | None, copied: bool, ndmin: int, dev
         out = stack([_converted(part, dtype, False, 0, None) for part in value], dtype=dtype)
         out = out if device is None else _placed(out, None, device=device)
     else:
-        out = _from_host(_host_value(value, dtype), device)
+        out = _from_host(host_value(value, dtype), device)
     return out if out.ndim >= ndmin else reshape(out, (1,) * (ndmin - out.ndim) + out.shape)
 
 
@@ -110,7 +110,7 @@ def _leaves(value: Any) -> Iterator[Any]:
             yield part
 
 
-def _host_value(value: Any, dtype: np.dtype | None) -> Any:
+def host_value(value: Any, dtype: np.dtype | None) -> Any:
     """A NumPy array, or a Python number where its weakness is to be kept."""
     if isinstance(value, SCALARS) and dtype is None and not isinstance(value, np.generic):
         return value

@@ -26,6 +26,7 @@ from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.array import Array
 from cuplace.array.type import typeof
+from cuplace.numpy.conversion import host_value
 from cuplace.numpy.promotion import cast, number, promote_inexact
 from cuplace.ops import elementwise as elementwise_ops
 from cuplace.ops.creation import EYE, IOTA
@@ -75,15 +76,16 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
         >>> full(2, True)
         Array([ True,  True], dtype=bool)
     """
-    fill_value = _host_value(fill_value)
+    fill_value = _listed(fill_value)
     of = typeof(fill_value)
     if dtype is None:
         return _full(fill_value, checked_shape(shape), of.dtype, of.weak_type, device=device)
     return _full(fill_value, checked_shape(shape), dtypes.requested(dtype, "full"), False, device=device)
 
 
-def _host_value(value: Any) -> Any:
-    return np.asarray(value) if isinstance(value, list | tuple) else value
+def _listed(value: Any) -> Any:
+    """The value, made a NumPy array where it is a list."""
+    return host_value(value, None) if isinstance(value, list | tuple) else value
 
 
 @eager("full_like", static=("dtype", "weak_type"), device="device")
@@ -117,7 +119,7 @@ def empty_like(prototype: Any, dtype: Any = None, shape: Any = None, *, device: 
 
 def full_like(a: Any, fill_value: Any, dtype: Any = None, shape: Any = None, *, device: Any = None) -> Array:
     """One value in the shape and dtype of ``a``, placed as ``a`` is, unless the arguments say otherwise."""
-    return _like(a, _host_value(fill_value), dtype, shape, device, "full_like")
+    return _like(a, _listed(fill_value), dtype, shape, device, "full_like")
 
 
 # --- counts ------------------------------------------------------------------------------------------------

@@ -119,7 +119,7 @@ def _order(terms: Sequence[Term], output: str) -> list[tuple[int, ...]]:
         return [(0, 1)] if len(terms) == 2 else []
     shapes = [np.broadcast_to(np.int8(0), term.value.shape) for term in terms]
     subscripts = f"{','.join(term.letters for term in terms)}->{output}"
-    path = np.einsum_path(subscripts, *shapes, optimize=("greedy", np.inf))[0][1:]
+    path = np.einsum_path(subscripts, *shapes, optimize="greedy")[0][1:]
     return [pair for step in path for pair in ([step] if len(step) == 2 else [(0, 1)] * (len(step) - 1))]
 
 

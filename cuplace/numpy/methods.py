@@ -17,6 +17,7 @@ from cuplace import errors
 from cuplace.array.array import Array
 from cuplace.numpy import elementwise as e
 from cuplace.numpy import products, reductions, selection, shaping
+from cuplace.ops.shapes import integers
 from cuplace.staging.eager import operator_of, unary_operator_of
 from cuplace.staging.tracer import Tracer
 
@@ -124,8 +125,8 @@ def _round(self: Any, ndigits: int | None = None) -> Any:
 def _reshape(self: Any, *shape: Any, order: str = "C", out_sharding: Any = None) -> Any:
     """The elements in another shape: ``x.reshape(2, -1)`` or ``x.reshape((2, -1))``; see `cuplace.numpy.reshape`."""
     new = shape[0] if len(shape) == 1 else shape
-    same = type(self) is Array and out_sharding is None and order == "C" and new == self.shape
-    return self if same else shaping.reshape(self, new, order, out_sharding=out_sharding)
+    unchanged = out_sharding is None and order == "C" and integers(new) == self.shape
+    return self if unchanged else shaping.reshape(self, new, order, out_sharding=out_sharding)
 
 
 def _transpose(self: Any, *axes: Any) -> Any:
