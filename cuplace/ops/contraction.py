@@ -120,7 +120,14 @@ def _compute(xp: Any, left: Any, right: Any, *, dims: DotDims) -> Any:
     return out if out.dtype == dtype else out.astype(dtype)
 
 
-def _product(xp: Any, left: Any, right: Any, dims: DotDims) -> Any:
+def _compute_into(xp: Any, out: Any, left: Any, right: Any, *, dims: DotDims) -> None:
+    if _accumulator(left.dtype) == left.dtype:
+        _product(xp, left, right, dims, out)
+    else:
+        out[...] = _compute(xp, left, right, dims=dims)
+
+
+def _product(xp: Any, left: Any, right: Any, dims: DotDims, out: Any = None) -> Any:
     """One (batched) matrix product of the operands with their dimensions brought into order."""
     batch = _pick(left.shape, dims.left_batch)
     left_free = _pick(left.shape, dims.left_free(left.ndim))
@@ -130,6 +137,8 @@ def _product(xp: Any, left: Any, right: Any, dims: DotDims) -> Any:
     b = _ordered(right, dims.right_batch + dims.right_contracted + dims.right_free(right.ndim))
     a = a.reshape((*batch, math.prod(left_free), inner))
     b = b.reshape((*batch, inner, math.prod(right_free)))
+    if out is not None:
+        return xp.matmul(a, b, out=out.reshape((*batch, math.prod(left_free), math.prod(right_free))))
     return xp.matmul(a, b).reshape(batch + left_free + right_free)
 
 
@@ -149,6 +158,7 @@ DOT_GENERAL = Op(
     infer=_infer,
     rule=Rule(_factors, conflict=_conflict, refuse=_ambiguous),
     compute=_compute,
+    into=_compute_into,
     cost=_cost,
     library=True,
 )

@@ -79,6 +79,8 @@ class Op:
         positional: the local parameters depend on where the shard lies and not only on its shape.
         cost: ``cost(types, out, params) -> Cost`` of a call on whole arrays; pass local types for a shard.
         view: the result usually shares memory with the first operand.
+        into: ``into(xp, out, *arrays, **params)``: computes the same into a contiguous array that is there already.
+            None where that would save nothing.
         library: computed by a library that runs its own threads (a backend's ``library`` hook).
     """
 
@@ -92,6 +94,7 @@ class Op:
     positional: bool = False
     cost: Callable[[tuple[ArrayType, ...], OutType, Params], Cost] = elementwise_cost
     view: bool = False
+    into: Callable[..., None] | None = None
     library: bool = False
 
     def local_params(self, params: Params, in_shapes: tuple[Shape, ...], box: Box) -> dict[str, Any]:

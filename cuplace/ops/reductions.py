@@ -45,6 +45,13 @@ def _accumulate(function: str, xp: Any, x: Any, *, axes: tuple[int, ...], keepdi
     return getattr(xp, function)(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
 
 
+def _reduce_into(
+    function: str, typed: bool, xp: Any, out: Any, x: Any, *, axes: tuple[int, ...], keepdims: bool
+) -> None:
+    options = {"dtype": x.dtype} if typed else {}
+    getattr(xp, function)(x, axis=axes, keepdims=keepdims, out=out, **options)
+
+
 def _reduction(name: str, function: str, *, identity: bool = True, typed: bool = False) -> Op:
     """A record of a reduction. ``typed``: the function of the array module needs to be told the result's dtype."""
     short = name.removeprefix("reduce_")
@@ -53,6 +60,7 @@ def _reduction(name: str, function: str, *, identity: bool = True, typed: bool =
         infer=functools.partial(_reduce_infer, identity, short),
         rule=Rule(functools.partial(_reduce_factors, short, Kind.REDUCE)),
         compute=functools.partial(_accumulate if typed else _reduce, function),
+        into=functools.partial(_reduce_into, function, typed),
     )
 
 

@@ -49,19 +49,21 @@ class LocalOp:
             each result the memory to write it to, or None.
         params: the local parameters.
         ufunc: the function of ``xp`` that computes it and can write to given memory, if there is one.
+        into: ``into(xp, out, *arrays, **params)``, where that is a way to write to given memory.
         elementwise: whether it may be evaluated block by block.
         is_loop: whether it is a loop.
     """
 
     __slots__ = (
-        "arg_shapes", "args", "compute", "dtypes", "elementwise", "is_loop", "name", "outs", "params", "shapes",
-        "ufunc",
+        "arg_shapes", "args", "compute", "dtypes", "elementwise", "into", "is_loop", "name", "outs", "params",
+        "shapes", "ufunc",
     )  # fmt: skip
 
     def __init__(
         self, name: str, compute: Callable[..., Any], args: Sequence[Source], arg_shapes: Sequence[Shape],
         outs: Sequence[int], shapes: Sequence[Shape], dtypes: Sequence[np.dtype], params: Mapping[str, Any],
-        ufunc: str | None = None, elementwise: bool = False, is_loop: bool = False,
+        ufunc: str | None = None, elementwise: bool = False, into: Callable[..., None] | None = None,
+        is_loop: bool = False,
     ) -> None:  # fmt: skip
         self.name = name
         self.compute = compute
@@ -73,6 +75,7 @@ class LocalOp:
         self.params = params
         self.ufunc = ufunc
         self.elementwise = elementwise
+        self.into = into
         self.is_loop = is_loop
 
     @classmethod
@@ -82,7 +85,8 @@ class LocalOp:
     ) -> LocalOp:  # fmt: skip
         """One operation of `cuplace.ops`."""
         return cls(
-            op.name, op.compute, args, arg_shapes, (out,), (shape,), (dtype,), params, op.ufunc, op.elementwise
+            op.name, op.compute, args, arg_shapes, (out,), (shape,), (dtype,), params, op.ufunc, op.elementwise,
+            op.into,
         )
 
     def renumbered(self, register_of: Mapping[int, int]) -> LocalOp:
@@ -90,7 +94,7 @@ class LocalOp:
         args = [Register(register_of[arg.index]) if type(arg) is Register else arg for arg in self.args]
         return LocalOp(
             self.name, self.compute, args, self.arg_shapes, [register_of[out] for out in self.outs], self.shapes,
-            self.dtypes, self.params, self.ufunc, self.elementwise, self.is_loop,
+            self.dtypes, self.params, self.ufunc, self.elementwise, self.into, self.is_loop,
         )  # fmt: skip
 
     @property

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from cuplace.array.array import Array
 from cuplace.array.deletion import deleted_error
-from cuplace.runtime.memory import COMPUTE
 
 if TYPE_CHECKING:
     from cuplace.array.key import OperandKey
@@ -31,22 +30,17 @@ def quick_run(
         governor: the operand whose line of commitment the results inherit, or None.
     """
     (task,) = step.tasks
-    scheduler = step.devices[0].scheduler
-    allocate, submit = scheduler.allocate, scheduler.submit_batch
-    devices, made, make = [(device, device.compute) for device in step.devices], step.made, Array._make
+    submit = step.devices[0].scheduler.submit_new
+    devices, writes, make = step.devices, step.writes, Array._make
 
     def run(operands: Sequence[Any]) -> list[Array]:
         given = [operands[i]._buffers for i in reads]
         if not all(given):
             raise _deleted([operands[i] for i in reads])
         scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()
-        launches = []
-        for i, (device, stream) in enumerate(devices):
-            writes = [allocate(device, shape, dtype, COMPUTE) for _, shape, dtype in made]
-            launches.append((stream, [buffers[i] for buffers in given], writes))
-        submit(task, launches, scalars)
+        results = submit(task, writes, list(zip(devices, zip(*given, strict=True), strict=True)), scalars)
         origin = None if governor is None else operands[governor]._origin
-        return [make([writes[k] for _, _, writes in launches], key, origin) for k, key in enumerate(keys)]
+        return [make(list(buffers), key, origin) for buffers, key in zip(zip(*results, strict=True), keys, strict=True)]
 
     return run
 
@@ -60,16 +54,14 @@ def direct_run(
     every name looked up and every loop made here is paid at each operation of a program.
     """
     (device,), (task,) = step.devices, step.tasks
-    allocate, submit = device.scheduler.allocate, device.scheduler.submit_batch
-    stream, (_, shape, dtype), make = device.compute, step.made[0], Array._make
+    submit, writes, make = device.scheduler.submit_new, step.writes, Array._make
     kind = (arity, tuple(reads), tuple([i for i, _ in numbers]))
     convert = numbers[0][1] if numbers else None
     committed = governor is not None
 
     def launch(buffers: tuple[Any, ...], scalars: tuple[Any, ...], governing: Any) -> Array:
-        out = allocate(device, shape, dtype, COMPUTE)
-        submit(task, ((stream, buffers, (out,)),), scalars)
-        return make([out], key, governing._origin if committed else None)
+        (results,) = submit(task, writes, ((device, buffers),), scalars)
+        return make(results, key, governing._origin if committed else None)
 
     def array(x: Any) -> Array:
         try:

@@ -41,6 +41,10 @@ class Script:
             else:
                 self._lines += [f"r{out} = writes[{place}]", f"{function}({args}, out=r{out})"]
             return
+        if op.into is not None and place is not None:
+            function = self._name(functools.partial(op.into, self._xp, **op.params))
+            self._lines += [f"r{out} = writes[{place}]", f"{function}(r{out}, {args})"]
+            return
         function = self._name(functools.partial(op.compute, self._xp, **op.params))
         self._lines.append(f"r{out} = {function}({args})")
         if place is not None:

@@ -70,6 +70,9 @@ class Segment:
         if op.ufunc is not None:
             ufunc = getattr(self._xp, op.ufunc)
             return lambda reads, writes, numbers: ufunc(*_fetch(op.args, reads, numbers), out=writes[0])
+        if op.into is not None:
+            into = functools.partial(op.into, self._xp)
+            return lambda reads, writes, numbers: into(writes[0], *_fetch(op.args, reads, numbers), **op.params)
         compute = functools.partial(op.compute, self._xp, **op.params)
 
         def work(reads: list[Any], writes: list[Any], numbers: tuple[Any, ...]) -> None:
@@ -100,7 +103,7 @@ def _wants_memory(op: LocalOp, memory: _Memory, register: int, shape: tuple[int,
     """Whether a result is written to memory that is there already, rather than to fresh memory."""
     if register in memory.outputs:
         return True
-    can_write = op.is_loop or op.ufunc is not None
+    can_write = op.is_loop or op.ufunc is not None or op.into is not None
     return can_write and math.prod(shape) * dtype.itemsize >= LARGE_BYTES
 
 
@@ -121,7 +124,7 @@ class _Memory:
     def _extend_over_views(self, groups: Sequence[Sequence[LocalOp]]) -> None:
         """What a view may share memory with lives at least as long as the view."""
         for ops in reversed(groups):
-            if is_chain(ops) or ops[0].is_loop or ops[0].ufunc is not None:
+            if is_chain(ops) or ops[0].is_loop or ops[0].ufunc is not None or ops[0].into is not None:
                 continue  # these write their results into memory of their own
             latest = self._last_use[ops[0].outs[0]]
             for register in ops[0].reads:

@@ -58,7 +58,7 @@ class SegmentStep(Step):
     ``segments`` has one element where all devices do the same, else one for each device.
     """
 
-    __slots__ = ("devices", "made", "segments", "tasks", "temporaries")
+    __slots__ = ("devices", "made", "segments", "tasks", "temporaries", "writes")
 
     def __init__(
         self, name: str, segments: Sequence[Segment], reads: Sequence[int], made: Sequence[Made],
@@ -71,23 +71,22 @@ class SegmentStep(Step):
         self.dead = ()
         self.made = tuple(made)
         self.devices = tuple(devices)
+        new = [*((shape, dtype) for _, shape, dtype in made), *self.temporaries]
+        self.writes = tuple([(shape, dtype, math.prod(shape) * dtype.itemsize) for shape, dtype in new])
 
     def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
-        scheduler = self.devices[0].scheduler
-        allocate = scheduler.allocate
-        reads, made, temporaries = self.reads, self.made, self.temporaries
-        launches = []
-        for i, device in enumerate(self.devices):
-            writes = [allocate(device, shape, dtype, COMPUTE) for _, shape, dtype in made]
-            writes += [allocate(device, shape, dtype, COMPUTE) for shape, dtype in temporaries]
-            launches.append((device.compute, [environment[place][i] for place in reads], writes))
+        submit = self.devices[0].scheduler.submit_new
+        sources = [environment[place] for place in self.reads]
+        launches = [(device, [buffers[i] for buffers in sources]) for i, device in enumerate(self.devices)]
         if len(self.tasks) == 1:
-            scheduler.submit_batch(self.tasks[0], launches, scalars, line)
+            results = submit(self.tasks[0], self.writes, launches, scalars, line)
         else:
-            for task, launch in zip(self.tasks, launches, strict=True):
-                scheduler.submit(task, *launch, scalars, line)
-        for k, (place, _, _) in enumerate(made):
-            environment[place] = [writes[k] for _, _, writes in launches]
+            results = [
+                submit(task, self.writes, (launch,), scalars, line)[0]
+                for task, launch in zip(self.tasks, launches, strict=True)
+            ]
+        for k, (place, _, _) in enumerate(self.made):
+            environment[place] = [writes[k] for writes in results]
 
 
 class MoveStep(Step):
@@ -187,8 +186,7 @@ class LoopStep(Step):
             environment[made.place] = buffers
 
     def _empty(self, made: Made) -> list[Buffer]:
-        allocate = self.devices[0].scheduler.allocate
-        return [allocate(device, made.shape, made.dtype, COMPUTE) for device in self.devices]
+        return self.devices[0].scheduler.allocate_batch(self.devices, made.shape, made.dtype, COMPUTE)
 
     def _take(self, source: list[Buffer], made: Made, index: int, line: Line | None) -> list[Buffer]:
         elements = self._empty(made)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cuplace.ops.contraction import DOT_GENERAL, DotDims
 from cuplace.ops.elementwise import ADD, SIN, SUB
 from cuplace.ops.reductions import REDUCE_SUM
 from cuplace.staging.local import Constant, LocalOp, Register, Slot
@@ -46,3 +47,18 @@ def test_a_script_without_inputs():
     out = np.empty((), np.float32)
     script.compiled()([], [out], (np.float32(2),))
     assert out == 3
+
+
+def test_what_can_write_in_place_does():
+    dims = DotDims((1,), (0,))
+    script = Script(2, np)
+    product = LocalOp.of(DOT_GENERAL, [Register(0), Register(1)], [(4, 3), (3, 4)], 2, (4, 4), F32, {"dims": dims})
+    script.operation(product, [0])
+    total = LocalOp.of(REDUCE_SUM, [Register(2)], [(4, 4)], 3, (4,), F32, {"axes": (0,), "keepdims": False})
+    script.operation(total, [1])
+    a, b = np.random.default_rng(0).standard_normal((2, 12), dtype=np.float32)
+    a, b = a.reshape(4, 3), b.reshape(3, 4)
+    out, sums = np.empty((4, 4), np.float32), np.empty(4, np.float32)
+    script.compiled()([a, b], [out, sums], ())
+    np.testing.assert_allclose(out, a @ b, rtol=1e-6)
+    np.testing.assert_allclose(sums, (a @ b).sum(axis=0), rtol=1e-5)
