@@ -232,7 +232,11 @@ class Eager:
         self._check(values)
         given = dict(values)
         for name in self._arrays:
-            given[name] = optree.tree_map(lift, values[name])
+            value = values[name]
+            if name in self._sequences:
+                given[name] = optree.tree_map(lift, value)
+            elif value is not None:
+                given[name] = lift(value)
         result = self._run_body(given)
         target = self._target(values)
         if target is None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from cuplace.staging.program import Equation
 from cuplace.staging.value import Value
 
 if TYPE_CHECKING:
+    from cuplace.ops.op import Op
     from cuplace.staging.home import Home
     from cuplace.staging.program import Atom
 
@@ -188,15 +190,32 @@ def _resolved(equation: Equation, args: Sequence[Value], mesh: Mesh) -> Resoluti
     types say nothing (uncommitted ones, placed by ``in_shardings``) cannot fail.
     """
     auto = _automatic(mesh.abstract_mesh)
-    types = [
+    types = tuple([
         ArrayType(arg.shape, arg.dtype, arg.weak_type, arg.spec, auto if arg.number is None else None) for arg in args
-    ]
-    of, requested = equation.outs[0].type, equation.params.get("out_sharding")
+    ])  # fmt: skip
+    try:
+        return _cached_resolution(equation.op, types, tuple(equation.params.items()), auto, equation.outs[0].type)
+    except TypeError:  # a parameter that is not hashable
+        return _resolution(equation.op, types, equation.params, auto, equation.outs[0].type)
+
+
+def _resolution(
+    op: Op, types: tuple[ArrayType, ...], params: Mapping[str, Any], mesh: AbstractMesh, of: ArrayType
+) -> Resolution:
+    requested = params.get("out_sharding")
     out = OutType(of.shape, of.dtype, of.weak_type)
     out_spec = None if requested is None else requested.spec.padded(len(of.shape))
-    return resolve(equation.op, types, [arg.spec for arg in args], equation.params, auto, out_spec, out=out)
+    return resolve(op, types, [t.spec for t in types], params, mesh, out_spec, out=out)
 
 
+@functools.lru_cache(maxsize=8192)
+def _cached_resolution(
+    op: Op, types: tuple[ArrayType, ...], params: tuple[tuple[str, Any], ...], mesh: AbstractMesh, of: ArrayType
+) -> Resolution:
+    return _resolution(op, types, dict(params), mesh, of)
+
+
+@functools.lru_cache(maxsize=256)
 def _automatic(mesh: AbstractMesh) -> AbstractMesh:
     return mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 

@@ -32,13 +32,15 @@ def quick_run(
     (task,) = step.tasks
     submit = step.devices[0].scheduler.submit_new
     devices, writes, make = step.devices, step.writes, Array._make
+    nothing = [()] * len(devices)
 
     def run(operands: Sequence[Any]) -> list[Array]:
         given = [operands[i]._buffers for i in reads]
         if not all(given):
             raise _deleted([operands[i] for i in reads])
         scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()
-        results = submit(task, writes, list(zip(devices, zip(*given, strict=True), strict=True)), scalars)
+        shards = zip(*given, strict=True) if given else nothing
+        results = submit(task, writes, list(zip(devices, shards, strict=True)), scalars)
         origin = None if governor is None else operands[governor]._origin
         return [make(list(buffers), key, origin) for buffers, key in zip(zip(*results, strict=True), keys, strict=True)]
 

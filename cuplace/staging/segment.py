@@ -20,6 +20,9 @@ LARGE_BYTES = 2 * BLOCK_BYTES
 """From this size on, fresh memory costs more than computing: results go into memory that was used before."""
 
 
+LOOKAHEAD = 32
+"""How far operations are moved up to join others."""
+
 OUT_BY_KEYWORD = frozenset({"maximum", "minimum"})
 """Functions of which NumPy wants ``out`` by keyword; passing it by position is quicker."""
 
@@ -120,6 +123,10 @@ class _Memory:
                 # A result that nothing reads dies where it is made.
                 self._last_use.update(dict.fromkeys((*op.outs, *op.reads), position))
         self._extend_over_views(groups)
+        self._dead: dict[int, list[int]] = {}
+        for register, last in self._last_use.items():
+            if register not in self.outputs:
+                self._dead.setdefault(last, []).append(register)
 
     def _extend_over_views(self, groups: Sequence[Sequence[LocalOp]]) -> None:
         """What a view may share memory with lives at least as long as the view."""
@@ -130,8 +137,9 @@ class _Memory:
             for register in ops[0].reads:
                 self._last_use[register] = max(self._last_use[register], latest)
 
-    def dead_after(self, position: int) -> tuple[int, ...]:
-        return tuple([r for r, last in self._last_use.items() if last == position and r not in self.outputs])
+    def dead_after(self, position: int) -> Sequence[int]:
+        """The registers that nothing reads after this position."""
+        return self._dead.get(position, ())
 
     def needed_after(self, ops: Sequence[LocalOp], position: int) -> list[int]:
         """The results of a chain that something outside of it reads."""
@@ -175,15 +183,22 @@ def group(ops: Iterable[LocalOp]) -> list[list[LocalOp]]:
     groups: list[list[LocalOp]] = []
     while waiting:
         current = groups[-1] if groups and fuses(groups[-1][0]) else None
-        chosen = next((i for i, op in enumerate(waiting) if current and _joins(op, current) and
-                       unmade.isdisjoint(op.reads)), None)  # fmt: skip
+        chosen = _next_of_group(current, waiting, unmade) if current is not None else None
         if chosen is None:
-            chosen = next(i for i, op in enumerate(waiting) if unmade.isdisjoint(op.reads))
             groups.append([])
+            chosen = 0  # what comes first in the program has all that it reads
         op = waiting.pop(chosen)
         groups[-1].append(op)
         unmade.difference_update(op.outs)
     return [part for ops in groups for part in ([ops] if is_chain(ops) else [[op] for op in ops])]
+
+
+def _next_of_group(current: Sequence[LocalOp], waiting: Sequence[LocalOp], unmade: set[int]) -> int | None:
+    """The position of the next operation that can join a group; only the nearest ones are looked at."""
+    for i, op in enumerate(waiting[:LOOKAHEAD]):
+        if _joins(op, current) and unmade.isdisjoint(op.reads):
+            return i
+    return None
 
 
 def _joins(op: LocalOp, group: Sequence[LocalOp]) -> bool:

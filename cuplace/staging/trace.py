@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -60,10 +61,10 @@ class Trace:
         atoms = tuple([self.atom(operand) for operand in operands])
         if op is CONVERT and type(atoms[0]) is Literal:
             return Tracer(self, literal(atoms[0].value, **params))
-        types = [atom.type for atom in atoms]
+        types = tuple([atom.type for atom in atoms])
         if self.mesh is not None:
             _check_context(op, types, self.mesh)
-        out, _ = infer(op, types, params)
+        out = result_type(op, types, params)
         if out.mesh is None and self.mesh is not None:
             out = out.update(mesh=self.mesh)
         return self.emit(op, atoms, (out,), params)[0]
@@ -182,6 +183,19 @@ def bind(op: Op, *operands: Any, **params: Any) -> Tracer:
     trace = current.trace
     assert trace is not None, "bind outside of a trace"
     return trace.bind(op, operands, params)
+
+
+def result_type(op: Op, types: tuple[ArrayType, ...], params: dict[str, Any]) -> ArrayType:
+    """The type of an operation's result. Raises as `ops.rule.infer` does."""
+    try:
+        return _result_type(op, types, tuple(params.items()))
+    except TypeError:  # a parameter that is not hashable, or the operation's own error
+        return infer(op, types, params)[0]
+
+
+@functools.lru_cache(maxsize=8192)
+def _result_type(op: Op, types: tuple[ArrayType, ...], params: tuple[tuple[str, Any], ...]) -> ArrayType:
+    return infer(op, types, dict(params))[0]
 
 
 def _check_context(op: Op, types: Sequence[ArrayType], mesh: AbstractMesh) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,8 +13,7 @@ from cuplace.staging.local import Constant, Slot
 INPUT_LEVEL = -1
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
+class Value(NamedTuple):
     """A value and where it is.
 
     Attributes:
@@ -50,8 +48,8 @@ class Value:
 
     def relabelled(self, sharding: Sharding) -> Value:
         """The same data under another name of the same layout."""
-        return replace(self, sharding=sharding)
+        return self._replace(sharding=sharding)
 
     def update(self, **changes: Any) -> Value:
         """The same with some attributes changed."""
-        return replace(self, **changes)
+        return self._replace(**changes)
