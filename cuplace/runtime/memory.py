@@ -36,13 +36,15 @@ class Block:
 
     __slots__ = ("arena", "graveyard", "storage", "nbytes", "shape", "dtype")
 
-    def __init__(self, arena: Arena, storage: Any, nbytes: int) -> None:
+    def __init__(
+        self, arena: Arena, storage: Any, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None
+    ) -> None:
         self.arena = arena
         self.graveyard = arena.graveyard
         self.storage = storage
         self.nbytes = nbytes
-        self.shape: tuple[int, ...] = ()
-        self.dtype: np.dtype[Any] | None = None
+        self.shape = shape
+        self.dtype = dtype
 
 
 class Arena:
@@ -60,10 +62,6 @@ class Arena:
 
     def release(self, block: Block, events: Sequence[Event]) -> None:
         """Take a dead block: free it if nothing that matters is unfinished, else park it."""
-        self.live.discard(block)
-        if not events:
-            self._give_back(block)
-            return
         home = self.home
         pending = [event for event in events if not event.done and (home is None or event.stream is not home)]
         if pending:
@@ -72,8 +70,9 @@ class Arena:
             memory.parked += 1  # at once with the next lines: no interrupt comes between stores and a call
             memory.parked_bytes += block.nbytes
             self.parked.append((block, pending))
+            self.live.discard(block)
         else:
-            self._give_back(block)
+            self.free(block)
 
     def collect(self, most: int | None = None) -> None:
         """Free parked blocks whose events are complete; look at ``most`` of them, or at all."""
@@ -86,7 +85,7 @@ class Arena:
                 parked.rotate(-1)
             else:
                 self._unpark(0)
-                self._give_back(block)
+                self.free(block)
 
     def take_parked(self, nbytes: int) -> tuple[Block, list[Event]] | None:
         """The oldest parked block that serves ``nbytes`` without waste, with the events it waits for."""
@@ -104,7 +103,9 @@ class Arena:
         if not memory.parked:
             memory.parking.discard(memory)
 
-    def _give_back(self, block: Block) -> None:
+    def free(self, block: Block) -> None:
+        """Take a dead block that nothing uses any more."""
+        self.live.discard(block)
         self.memory.in_use -= block.nbytes
         self.pool.free(block.storage)
 
@@ -113,9 +114,9 @@ class ForeignArena(Arena):
     """Memory of somebody else: parked like ours while work is unfinished, then simply forgotten."""
 
     def adopt(self, owner: Any) -> Block:
-        return Block(self, owner, 0)
+        return Block(self, owner, 0, (), None)
 
-    def _give_back(self, block: Block) -> None:
+    def free(self, block: Block) -> None:
         block.storage = None
 
 
@@ -141,7 +142,7 @@ class DeviceMemory:
 
     def allocate(
         self, arena_name: str, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> tuple[Block, list[Event]]:
+    ) -> tuple[Block, Sequence[Event]]:
         """A block, and the events that its first writers must wait for (none, unless memory is limited).
 
         Raises:
@@ -155,14 +156,16 @@ class DeviceMemory:
             found = self._make_room(arena, nbytes, limit, shape, dtype)
             if found is not None:
                 return found
-        block = Block(arena, self._storage(arena, nbytes, shape, dtype), nbytes)
-        block.shape = shape
-        block.dtype = dtype
+        try:
+            storage = arena.pool.allocate(nbytes)
+        except MemoryError:
+            storage = self._allocate_again(arena, nbytes, shape, dtype)
+        block = Block(arena, storage, nbytes, shape, dtype)
         arena.live.add(block)
         self.in_use += nbytes
         if self.in_use > self.peak:
             self.peak = self.in_use
-        return block, [] if arena.birth is None else [*arena.birth(block.storage)]
+        return block, () if arena.birth is None else arena.birth(storage)
 
     def stats(self) -> dict[str, int]:
         stats = {"bytes_in_use": self.in_use - self.parked_bytes, "bytes_parked": self.parked_bytes,
@@ -193,12 +196,9 @@ class DeviceMemory:
         while self.parked_bytes > config.max_inflight_bytes:
             self._wait_for_oldest(max(self.arenas.values(), key=lambda arena: len(arena.parked)))
 
-    def _storage(self, arena: Arena, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        try:
-            return arena.pool.allocate(nbytes)
-        except MemoryError:
-            self.wait_for_all_parked()
-            self.trim()
+    def _allocate_again(self, arena: Arena, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        self.wait_for_all_parked()
+        self.trim()
         try:
             return arena.pool.allocate(nbytes)
         except MemoryError:

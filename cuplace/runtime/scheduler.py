@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 RUN_AHEAD = 4096
 """Unfinished submissions after which a call waits for the oldest, so that queues stay bounded."""
 
+Made = tuple[tuple[int, ...], "np.dtype[Any]", int]
+"""What a task makes on each device: shape, dtype and bytes."""
+
 _now = time.perf_counter_ns
 _next_id = itertools.count().__next__
 _id = attrgetter("id")
@@ -58,6 +61,7 @@ class Scheduler:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self._view = backend.view
         self.lock: Any = threading.RLock()
         self.log = SubmissionLog()
         self.graveyard: Graveyard = deque()
@@ -75,29 +79,45 @@ class Scheduler:
         Raises:
             OutOfMemoryError: the device has no memory for it.
         """
+        return self.allocate_batch((device,), shape, dtype, arena)[0]
+
+    def allocate_batch(
+        self, devices: Iterable[Device], shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
+    ) -> list[Buffer]:
+        """A new buffer of the same shape and dtype for each of the devices, as ``allocate`` makes it."""
+        nbytes = math.prod(shape) * dtype.itemsize
         with self.lock:
             if self.graveyard:
                 self.park()
-            nbytes = math.prod(shape) * dtype.itemsize
-            block, hazards = device.memory.allocate(arena, nbytes, shape, dtype)
-            buffer = Buffer(device, block, self.backend.view(block.storage, shape, dtype), nbytes)
-            if hazards:
-                buffer.reads = _latest_of_each_stream(hazards)
-            if config.poison and nbytes:
-                stream = device.compute if arena == COMPUTE else device.upload
-                self._launch(_POISON, stream, (), (buffer,), (), None, _now())
-            return buffer
+            return [self._new_buffer(device, arena, shape, dtype, nbytes) for device in devices]
+
+    def _new_buffer(
+        self, device: Device, arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
+    ) -> Buffer:
+        block, hazards = device.memory.allocate(arena, nbytes, shape, dtype)
+        buffer = Buffer(device, block, self._view(block.storage, shape, dtype), nbytes)
+        if hazards:
+            buffer.reads = _latest_of_each_stream(hazards)
+        if config.poison and nbytes:
+            stream = device.compute if arena == COMPUTE else device.upload
+            self._launch(_POISON, stream, (), (buffer,), (), None, _now())
+        return buffer
 
     def park(self) -> None:
         """Take in the blocks of buffers that died since the last call of a door."""
         with self.lock:
+            run_ahead = self._run_ahead
+            while run_ahead and run_ahead[0].done:  # their errors may hold frames that hold buffers
+                run_ahead.popleft()
             graveyard = self.graveyard
             while graveyard:
                 block, writes, reads = graveyard.popleft()
                 if reads:
                     block.arena.release(block, (*writes, *reads.values()))
-                else:
+                elif writes:
                     block.arena.release(block, writes)
+                else:
+                    block.arena.free(block)
 
     # ------------------------------------------------------------------ submit
 
@@ -122,9 +142,42 @@ class Scheduler:
             now = _now()
             for stream, reads, writes in launches:
                 launch(task, stream, reads, writes, scalars, line, now)
-            self._bound_run_ahead()
+            if self._run_ahead:
+                self._bound_run_ahead()
         if config.sync:
             self.host_wait([buffer for _, _, writes in launches for buffer in writes])
+
+    def submit_new(
+        self, task: Task, made: Sequence[Made], launches: Sequence[tuple[Device, Sequence[Buffer]]],
+        scalars: tuple[Any, ...] = (), line: Line | None = None,
+    ) -> list[list[Buffer]]:  # fmt: skip
+        """Enqueue the same task once per shard on the compute streams, into new buffers.
+
+        ``launches`` gives device and reads of each shard, ``made`` what each shard makes. All memory is there
+        before anything is enqueued.
+
+        Returns:
+            The new buffers: a list for each shard.
+
+        Raises:
+            OutOfMemoryError: a device has no memory for what it makes.
+        """
+        if line is None:
+            line = caller()
+        with self.lock:
+            if self.graveyard:
+                self.park()
+            new, launch, now = self._new_buffer, self._launch, _now()
+            results = [
+                [new(device, COMPUTE, shape, dtype, nbytes) for shape, dtype, nbytes in made] for device, _ in launches
+            ]
+            for (device, reads), writes in zip(launches, results, strict=True):
+                launch(task, device.compute, reads, writes, scalars, line, now)
+            if self._run_ahead:
+                self._bound_run_ahead()
+        if config.sync:
+            self.host_wait([buffer for writes in results for buffer in writes])
+        return results
 
     def submit_moves(
         self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], line: Line | None = None
@@ -140,25 +193,24 @@ class Scheduler:
             if self.graveyard:
                 self.park()
             written: dict[Buffer, tuple[Event, ...]] = {}
-            now = _now()
+            enqueue, now = self._enqueue, _now()
             try:
                 for task, stream, source, target in launches:
-                    event = self._enqueue(task, stream, (source,), (target,), (), line, now)
+                    event = enqueue(task, stream, (source,), (target,), (), line, now)
                     if event is not None:
                         _note_read(source, stream, event)
                         written[target] = (*written.get(target, ()), event)
-                    elif target not in written:
-                        written[target] = ()
-                for target, events in written.items():
-                    target.writes = events
+                for _, _, _, target in launches:
+                    target.writes = written.get(target, ()) if written else ()
                     target.reads = None
             except BaseException:
                 for _, stream, source, target in launches:
                     _note_latest(stream, (source,), (target,))
                 raise
-            self._bound_run_ahead()
+            if self._run_ahead:
+                self._bound_run_ahead()
         if config.sync:
-            self.host_wait(list(written))
+            self.host_wait([target for _, _, _, target in launches])
 
     def upload(self, buffer: Buffer, source: np.ndarray[Any, Any], line: Line | None = None) -> None:
         """Enqueue a copy of ``source`` (cast to the buffer's dtype); it is read entirely before this returns."""
@@ -176,7 +228,8 @@ class Scheduler:
             now = _now()
             for buffer, source in pairs:
                 self._upload(buffer, source, line, now)
-            self._bound_run_ahead()
+            if self._run_ahead:
+                self._bound_run_ahead()
         if config.sync:
             self.host_wait([buffer for buffer, _ in pairs])
 
@@ -345,7 +398,11 @@ class Scheduler:
             _next_id(), task, stream, tuple(map(_id, reads)), tuple(map(_id, writes)), waits, line, now
         )
         task.enqueue(stream, reads, writes, scalars, needs, submission)
-        return self._record(stream, submission)
+        end = stream.record(submission.id)
+        self.log.append(submission)
+        if end is not None:
+            self._run_ahead.append(end)
+        return end
 
     def _wait_before_write(self, stream: Stream, buffer: Buffer) -> tuple[int, ...]:
         waits: tuple[int, ...] = ()

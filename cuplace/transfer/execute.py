@@ -31,7 +31,8 @@ class _MoveProgram(NamedTuple):
 
     scheduler: Scheduler
     shard_shape: tuple[int, ...]
-    allocations: tuple[tuple[int, Device], ...]  # target shards that are written, and where
+    written: tuple[int, ...]  # target shards that are written
+    devices: tuple[Device, ...]  # and where
     aliases: tuple[tuple[int, int], ...]
     launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, source shard, target shard
 
@@ -39,7 +40,8 @@ class _MoveProgram(NamedTuple):
 class _UploadProgram(NamedTuple):
     scheduler: Scheduler
     shard_shape: tuple[int, ...]
-    pieces: tuple[tuple[Device, tuple[slice, ...] | None], ...]  # for each shard; None: the whole array
+    devices: tuple[Device, ...]
+    pieces: tuple[tuple[slice, ...] | None, ...]  # for each shard; None: the whole array
 
 
 def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> list[Buffer]:
@@ -52,11 +54,13 @@ def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> li
     """
     program = _move_program(plan)
     scheduler = program.scheduler
-    targets: list[Any] = [None] * (len(program.allocations) + len(program.aliases))
-    for source, target in program.aliases:
-        targets[target] = buffers[source]
-    for target, device in program.allocations:
-        targets[target] = scheduler.allocate(device, program.shard_shape, plan.dtype, TRANSFER)
+    targets: list[Any] = scheduler.allocate_batch(program.devices, program.shard_shape, plan.dtype, TRANSFER)
+    if program.aliases:
+        new, targets = targets, [None] * (len(program.written) + len(program.aliases))
+        for source, target in program.aliases:
+            targets[target] = buffers[source]
+        for target, buffer in zip(program.written, new, strict=True):
+            targets[target] = buffer
     if program.launches:
         scheduler.submit_moves([(t, stream, buffers[i], targets[j]) for t, stream, i, j in program.launches], line)
     return targets
@@ -68,16 +72,10 @@ def upload(host: Host, sharding: Sharding, line: Line | None) -> list[Buffer]:
     Raises:
         RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
     """
-    scheduler, shard_shape, pieces = _upload_program(sharding, host.shape)
-    allocate, dtype = scheduler.allocate, host.dtype
-    buffers = [allocate(device, shard_shape, dtype, TRANSFER) for device, _ in pieces]
-    scheduler.upload_batch(
-        [
-            (buffer, host if slices is None else host[slices])
-            for buffer, (_, slices) in zip(buffers, pieces, strict=True)
-        ],
-        line,
-    )
+    scheduler, shard_shape, devices, pieces = _upload_program(sharding, host.shape)
+    buffers = scheduler.allocate_batch(devices, shard_shape, host.dtype, TRANSFER)
+    sources = [host if slices is None else host[slices] for slices in pieces]
+    scheduler.upload_batch(list(zip(buffers, sources, strict=True)), line)
     return buffers
 
 
@@ -112,18 +110,16 @@ def _move_program(plan: TransferPlan) -> _MoveProgram:
         for move in plan.moves
         for stream in (froms[move.source].transfer_to(tos[move.target]),)
     )
-    allocations = tuple((shard, device) for shard, device in enumerate(tos) if shard not in aliased)
+    written = tuple(shard for shard in range(len(tos)) if shard not in aliased)
     return _MoveProgram(
-        tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, allocations, plan.aliases, launches
-    )
+        tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, written, tuple(tos[shard] for shard in written),
+        plan.aliases, launches,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=CACHED_PROGRAMS)
 def _upload_program(sharding: Sharding, shape: tuple[int, ...]) -> _UploadProgram:
     layout = sharding.layout(shape)
     devices = sharding.flat_devices
-    pieces = tuple(
-        (device, None if layout.shard_shape == shape else box.slices())
-        for device, box in zip(devices, layout.boxes, strict=True)
-    )
-    return _UploadProgram(devices[0].scheduler, layout.shard_shape, pieces)
+    pieces = tuple(None if layout.shard_shape == shape else box.slices() for box in layout.boxes)
+    return _UploadProgram(devices[0].scheduler, layout.shard_shape, devices, pieces)

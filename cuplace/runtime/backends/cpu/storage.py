@@ -46,7 +46,7 @@ class BlockCache:
         self._unused: dict[int, list[HostBlock]] = {}
         self._unused_bytes = 0
         self._used_bytes = 0
-        self._peak = 0
+        self._kept_bytes = _KEPT_BYTES
 
     def allocate(self, nbytes: int) -> HostBlock:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
@@ -57,16 +57,21 @@ class BlockCache:
         else:
             block = HostBlock(size)
         self._used_bytes += size
-        if self._used_bytes > self._peak:
-            self._peak = self._used_bytes
+        if self._used_bytes > self._kept_bytes:
+            self._kept_bytes = self._used_bytes
         return block
 
     def free(self, block: HostBlock) -> None:
-        self._used_bytes -= block.nbytes
-        if self._unused_bytes + block.nbytes > max(_KEPT_BYTES, self._peak):
+        nbytes = block.nbytes
+        self._used_bytes -= nbytes
+        if self._unused_bytes + nbytes > self._kept_bytes:
             self.trim()
-        self._unused_bytes += block.nbytes
-        self._unused.setdefault(block.nbytes, []).append(block)
+        self._unused_bytes += nbytes
+        unused = self._unused.get(nbytes)
+        if unused is None:
+            self._unused[nbytes] = [block]
+        else:
+            unused.append(block)
 
     def trim(self) -> int:
         """Return all unused blocks to the system; how many bytes they were."""
