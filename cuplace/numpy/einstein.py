@@ -62,7 +62,7 @@ def einsum(
     return _einsum(operands, subscripts.replace(" ", ""), dtype, wanted_sharding(out_sharding))
 
 
-@eager("einsum", static=("subscripts", "dtype", "sharding"), sequences=("operands",))
+@eager("_einsum", static=("subscripts", "dtype", "sharding"), sequences=("operands",))
 def _einsum(operands: Any, subscripts: str, dtype: Any, sharding: Any) -> Any:
     inputs, output = _letters(subscripts, [x.ndim for x in operands])
     values = promote(*operands) if dtype is None else [cast(x, dtype) for x in operands]

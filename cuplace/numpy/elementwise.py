@@ -149,7 +149,9 @@ def power(x1: Any, x2: Any, /) -> Array:
         >>> power(2, 10)
         Array(1024, dtype=int32, weak_type=True)
     """
-    return _static_power(x1, x2) if type(x2) is int else _power(x1, x2)
+    if type(x2) is not int:
+        return _power(x1, x2)
+    return square(x1) if x2 == 2 else _static_power(x1, x2)
 
 
 # --- comparisons and logic ---------------------------------------------------------------------------------

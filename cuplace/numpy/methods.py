@@ -74,7 +74,7 @@ _ARITHMETIC: dict[str, tuple[str, Method]] = {
     "mod": ("%", e.remainder),
     "divmod": ("divmod()", _divmod),
     "pow": ("** or pow()", e.power),
-    "matmul": ("@", products.matmul),
+    "matmul": ("@", products.plain_matmul),
     "and": ("&", e.bitwise_and),
     "or": ("|", e.bitwise_or),
     "xor": ("^", e.bitwise_xor),

@@ -66,6 +66,29 @@ def _box() -> Box:
     return Box((2, 4), (4, 8))
 
 
+INTO = [r for _, _, r in RECORDS if r.into is not None]
+
+
+@pytest.mark.parametrize("record", INTO, ids=lambda r: r.name)
+@pytest.mark.parametrize("dtype", ["float32", "int8", "float16", "bool"])
+def test_results_can_be_written_into_memory_that_is_there(record: Op, dtype: str) -> None:
+    x = np.arange(6).reshape(2, 3).astype(dtype)
+    if record is contraction.DOT_GENERAL:
+        calls = [
+            ((x, x), {"dims": contraction.DotDims((1,), (1,))}),
+            ((x, x), {"dims": contraction.DotDims((0,), (0,))}),
+        ]
+    else:
+        calls = [((x,), {"axes": axes, "keepdims": keep}) for axes in ((0,), (0, 1), ()) for keep in (False, True)]
+    for arrays, params in calls:
+        expected = record.compute(np, *arrays, **params)
+        if np.asarray(expected).dtype != x.dtype:  # truths of numbers: operands of these records are bool
+            continue
+        out = np.empty_like(expected)
+        record.into(np, out, *arrays, **params)
+        np.testing.assert_array_equal(out, expected)
+
+
 def test_costs_add() -> None:
     assert Cost(1, 2) + Cost(3, 4) == Cost(4, 6)
 
