@@ -14,6 +14,7 @@ from cuplace.runtime.backends.cuda.copies import copy_on, is_contiguous, stage
 from cuplace.runtime.backends.cuda.lane import synchronize
 from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
 from cuplace.runtime.backends.cuda.strided import contiguous_strides, strided_copy
+from cuplace.runtime.backends.interrupts import Uninterrupted
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.lane import CudaEvent
@@ -57,32 +58,37 @@ class HostCopies:
 
     def _fill(self, stream: CudaStream, source: Host, address: int, target: Any) -> None:
         """Copy the source piece by piece into blocks of the ring, and each from there while the next is copied."""
-        ring, lane = self._ring, stream.lane
-        dtype = target.dtype
-        if target.nbytes <= ring.piece:
-            block = ring.acquire(target.nbytes)
-            stream.until_recorded(lambda event: ring.release(block, (event,)))
-            _write(block, source, target.shape, dtype)
-            runtime.memcpyAsync(address, block.address, target.nbytes, _TO_DEVICE, lane.ptr)
+        dtype, piece = target.dtype, self._ring.piece
+        if target.nbytes <= piece:
+            self._send(stream, source, address, target.nbytes, dtype)
             return
-        for part in pieces(target.shape, dtype.itemsize, ring.piece):
+        for part in pieces(target.shape, dtype.itemsize, piece):
             values = source[part]
             nbytes = values.size * dtype.itemsize
-            block = ring.acquire(nbytes)
-            try:
-                _write(block, values, values.shape, dtype)
-                runtime.memcpyAsync(address, block.address, nbytes, _TO_DEVICE, lane.ptr)
-            finally:
-                ring.release(block, (lane.record(stream, 0),))
+            self._send(stream, values, address, nbytes, dtype)
+            stream.release_held()
             address += nbytes
+
+    def _send(self, stream: CudaStream, values: Host, address: int, nbytes: int, dtype: np.dtype[Any]) -> None:
+        ring = self._ring
+        with Uninterrupted():  # else a block could be lost between two calls
+            block = ring.acquire(nbytes)
+            stream.until_recorded(lambda event: ring.release(block, (event,)))
+            view = block.view(values.shape, dtype)
+            if hooks.host_access is not None:
+                hooks.host_access(block.address, nbytes, True)
+            copy_host(view, values)
+            runtime.memcpyAsync(address, block.address, nbytes, _TO_DEVICE, stream.lane.ptr)
 
     def _drain(self, stream: CudaStream, address: int, host: Host) -> None:
         """Copy to the ring piece by piece, and from there to the array while the next piece is on its way."""
         ring, lane = self._ring, stream.lane
         parts = [host[part] for part in pieces(host.shape, host.itemsize, ring.piece)]
         size = min(ring.piece, host.nbytes)
-        block = ring.acquire(size * min(len(parts), 2))
+        block = None
         try:
+            with Uninterrupted():
+                block = ring.acquire(size * min(len(parts), 2))
             halves = [block.address + i % 2 * size for i in range(len(parts))]
             copied: list[CudaEvent] = []
             for i, part in enumerate(parts):
@@ -94,14 +100,9 @@ class HostCopies:
             for i in range(max(0, len(parts) - 2), len(parts)):
                 _read(block, halves[i] - block.address, parts[i], copied[i])
         finally:
-            ring.release(block, (lane.record(stream, 0),))
-
-
-def _write(block: PinnedBlock, source: Host, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    view = block.view(shape, dtype)
-    if hooks.host_access is not None:
-        hooks.host_access(block.address, view.nbytes, True)
-    copy_host(view, source)
+            with Uninterrupted():
+                if block is not None:
+                    ring.release(block, (lane.record(stream, 0),))
 
 
 def _read(block: PinnedBlock, offset: int, target: Host, copied: CudaEvent) -> None:

@@ -9,6 +9,7 @@ another one, so that no two callers wait for each other.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from bisect import insort
 from collections import deque
@@ -68,7 +69,7 @@ class Slab:
 class PinnedBlock:
     """Some bytes of pinned memory. ``address`` is valid on the host and on every GPU."""
 
-    __slots__ = ("address", "events", "nbytes", "slab", "start")
+    __slots__ = ("address", "events", "nbytes", "slab", "start", "turn")
 
     def __init__(self, slab: Slab, start: int, nbytes: int) -> None:
         self.slab = slab
@@ -76,6 +77,7 @@ class PinnedBlock:
         self.nbytes = nbytes
         self.address = slab.address + start
         self.events: Sequence[Event] = ()
+        self.turn = 0  # in which order blocks came back
 
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> npt.NDArray[Any]:
         """The bytes from ``offset`` on as a NumPy array."""
@@ -104,8 +106,8 @@ class PinnedRing:
         self._synchronize = synchronize
         self._changed = threading.Condition(threading.Lock())
         self._slabs: list[Slab] = []
-        self._resting: dict[PinnedBlock, None] = {}  # blocks that came back, the oldest first
-        self._by_size: dict[int, deque[PinnedBlock]] = {}  # the same blocks
+        self._resting: dict[int, deque[PinnedBlock]] = {}  # by size, the blocks that came back, the oldest first
+        self._turns = itertools.count()
 
     @property
     def piece(self) -> int:
@@ -136,10 +138,11 @@ class PinnedRing:
                     return block
                 self.pressure_waits += not pressed
                 pressed = True
-                if not self._resting:
+                oldest = self._oldest()
+                if oldest is None:
                     self._changed.wait()  # other threads hold all blocks, and give them back
                     continue
-                events = next(iter(self._resting)).events
+                events = oldest.events
             for event in events:
                 self._synchronize(event)
 
@@ -151,9 +154,9 @@ class PinnedRing:
             block = self._rested(size) or self._carved(size)
             if block is not None:
                 return block
-            block = next((block for block in self._resting if block.nbytes >= size), None)
+            block = self._oldest(at_least=size)
             if block is not None:
-                self._forget(block)
+                self._resting[block.nbytes].popleft()
                 for event in block.events:
                     wait(event)
                 return block
@@ -163,8 +166,8 @@ class PinnedRing:
         """Take a block back; ``events`` mark the end of the copies that use it."""
         with self._changed:
             block.events = events
-            self._resting[block] = None
-            self._by_size.setdefault(block.nbytes, deque()).append(block)
+            block.turn = next(self._turns)
+            self._resting.setdefault(block.nbytes, deque()).append(block)
             self._changed.notify_all()
 
     def free_unused(self) -> int:
@@ -179,12 +182,15 @@ class PinnedRing:
 
     def _rested(self, size: int) -> PinnedBlock | None:
         """The oldest block of exactly this size, if it is complete."""
-        blocks = self._by_size.get(size)
+        blocks = self._resting.get(size)
         if blocks and all(map(self._query, blocks[0].events)):
-            block = blocks.popleft()
-            del self._resting[block]
-            return block
+            return blocks.popleft()
         return None
+
+    def _oldest(self, at_least: int = 0) -> PinnedBlock | None:
+        """The block that came back first, of those that are large enough."""
+        heads = [blocks[0] for size, blocks in self._resting.items() if blocks and size >= at_least]
+        return min(heads, key=lambda block: block.turn, default=None)
 
     def _carved(self, size: int) -> PinnedBlock | None:
         for slab in self._slabs:
@@ -212,15 +218,13 @@ class PinnedRing:
 
     def _collect(self) -> int:
         """Cut complete blocks back into free ranges, for other sizes; how many they were."""
-        complete = [block for block in self._resting if all(map(self._query, block.events))]
-        for block in complete:
-            self._forget(block)
-            block.slab.put_back(block.start, block.nbytes)
-        return len(complete)
-
-    def _forget(self, block: PinnedBlock) -> None:
-        del self._resting[block]
-        self._by_size[block.nbytes].remove(block)
+        count = 0
+        for blocks in self._resting.values():
+            while blocks and all(map(self._query, blocks[0].events)):
+                block = blocks.popleft()
+                block.slab.put_back(block.start, block.nbytes)
+                count += 1
+        return count
 
 
 def _rounded(nbytes: int) -> int:

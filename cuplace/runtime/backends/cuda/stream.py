@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from cupy.cuda import runtime
 
 from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane
+from cuplace.runtime.backends.interrupts import Uninterrupted
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.copies import Mover
@@ -85,7 +87,8 @@ class CudaStream:
         if self._begins(needs, submission) and target.nbytes:
             assert self._mover is not None
             try:
-                self._mover.copy(self, source, target)
+                with Uninterrupted():  # it only enqueues; else memory could be lost between two calls
+                    self._mover.copy(self, source, target)
             except Exception as error:
                 self._fails(error, submission)
 
@@ -93,12 +96,13 @@ class CudaStream:
         if self._begins((), submission) and target.nbytes:
             try:
                 self._host.upload(self, source, target)
-            except Exception as error:
+            except runtime.CUDARuntimeError as error:  # whatever else fails is wrong with the source: the caller's
                 self._fails(error, submission)
 
     def hold(self, submission: Submission) -> CudaLatch:
         self._begins((), submission)
-        return self._latches.hold(self)
+        with Uninterrupted():
+            return self._latches.hold(self)
 
     def record(self, submission: int) -> CudaEvent:
         stream, lane = self._tail
@@ -107,18 +111,26 @@ class CudaStream:
         if stream is not self:
             self._tail = (self, self.lane)
         if self._held:
-            held, self._held = self._held, []
-            for release in held:
-                release(event)
+            self._release(event)
         return event
 
     def until_recorded(self, release: Release) -> None:
         """Call ``release(event)`` with the event that marks the end of what is being enqueued."""
         self._held.append(release)
 
+    def release_held(self) -> None:
+        """Do so now: the rest of what is being enqueued does not use it."""
+        self._release(self._tail[1].record(self._tail[0], 0))
+
     def ends_on(self, stream: CudaStream) -> None:
         """What is being enqueued ends on another stream, which has been made to wait for this one."""
         self._tail = (stream, stream.lane)
+
+    def _release(self, event: CudaEvent) -> None:
+        with Uninterrupted():
+            held, self._held = self._held, []
+            for release in held:
+                release(event)
 
     def _begins(self, needs: Sequence[Event], submission: Submission) -> bool:
         """Note what is being enqueued; False where it must not run, since something that it needs has failed."""
