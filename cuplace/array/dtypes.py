@@ -214,7 +214,7 @@ def requested(dtype: Any, where: str) -> np.dtype:
 def as_dtype(dtype: Any) -> np.dtype:
     """A NumPy dtype from whatever names one: a dtype, its name, a scalar type of NumPy, or of cuplace.numpy."""
     own = getattr(dtype, "dtype", None)
-    return own if isinstance(own, np.dtype) else np.dtype(dtype)
+    return np.dtype(own if isinstance(own, np.dtype) else dtype)
 
 
 _warned: set[tuple[str, int, int]] = set()

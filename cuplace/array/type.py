@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-import weakref
-from typing import Any
+import math
+from typing import Any, final
 
 import numpy as np
 
@@ -13,14 +12,13 @@ from cuplace.array import dtypes
 from cuplace.placement.abstract_mesh import AbstractMesh
 from cuplace.placement.axes import AxisType
 from cuplace.placement.spec import UNCONSTRAINED, PartitionSpec
+from cuplace.placement.value import Interner, Value
 
 DEFAULT_MEMORY = "device"
 
-_interned: weakref.WeakValueDictionary[tuple[Any, ...], ArrayType] = weakref.WeakValueDictionary()
-_lock = threading.Lock()
 
-
-class ArrayType:
+@final
+class ArrayType(Value):
     """Shape, dtype, weakness, spec, abstract mesh and memory kind of an array; JAX's ``ShapedArray``.
 
     Equal types are the same object, so that they are compared and hashed by identity.
@@ -39,7 +37,7 @@ class ArrayType:
         ShapedArray(float32[2,3])
     """
 
-    __slots__ = ("__weakref__", "_text", "dtype", "memory_kind", "mesh", "shape", "spec", "weak_type")
+    __slots__ = ("__weakref__", "dtype", "memory_kind", "mesh", "shape", "spec", "weak_type")
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -59,14 +57,7 @@ class ArrayType:
     ) -> ArrayType:
         spec = (PartitionSpec() if spec is None else spec).padded(len(shape))
         key = (tuple(shape), np.dtype(dtype), weak_type, spec, mesh, memory_kind)
-        found = _interned.get(key)
-        if found is not None:
-            return found
-        with _lock:
-            found = _interned.get(key)
-            if found is None:
-                found = _interned[key] = _new(cls, key)
-        return found
+        return _types.get(key, lambda: _make(*key))
 
     @property
     def ndim(self) -> int:
@@ -74,7 +65,7 @@ class ArrayType:
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
     @property
     def itemsize(self) -> int:
@@ -98,34 +89,29 @@ class ArrayType:
         return dtypes.short_name(self.dtype) + describe_shape(self.shape, self.spec, self.mesh)
 
     def __str__(self) -> str:
-        if self._text is None:
-            space = "" if self.memory_kind == DEFAULT_MEMORY else "<host>"
-            object.__setattr__(
-                self, "_text", f"{self.dtype.name}{space}{describe_shape(self.shape, self.spec, self.mesh)}"
-            )
-        return self._text
+        space = "" if self.memory_kind == DEFAULT_MEMORY else "<host>"
+        return f"{self.dtype.name}{space}{describe_shape(self.shape, self.spec, self.mesh)}"
 
     def __repr__(self) -> str:
         return f"ShapedArray({self}{', weak_type=True' if self.weak_type else ''})"
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"cannot assign to field {name!r}")
-
-    def __copy__(self) -> ArrayType:
-        return self
-
-    def __deepcopy__(self, memo: Any) -> ArrayType:
-        return self
 
     def __reduce__(self) -> Any:
         return ArrayType, (self.shape, self.dtype, self.weak_type, self.spec, self.mesh, self.memory_kind)
 
 
-def _new(cls: type[ArrayType], key: tuple[Any, ...]) -> ArrayType:
-    made = object.__new__(cls)
-    for name, value in zip(("shape", "dtype", "weak_type", "spec", "mesh", "memory_kind"), key, strict=True):
-        object.__setattr__(made, name, value)
-    object.__setattr__(made, "_text", None)
+_types: Interner[ArrayType] = Interner()
+
+
+def _make(
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    weak_type: bool,
+    spec: PartitionSpec,
+    mesh: AbstractMesh | None,
+    memory_kind: str,
+) -> ArrayType:
+    made = object.__new__(ArrayType)
+    made._set(shape=shape, dtype=dtype, weak_type=weak_type, spec=spec, mesh=mesh, memory_kind=memory_kind)
     return made
 
 
@@ -166,11 +152,11 @@ def typeof(x: Any) -> ArrayType:
         >>> typeof(1.0)
         ShapedArray(float32[], weak_type=True)
     """
+    if getattr(type(x), "_is_tracer", False):
+        return x.type  # type: ignore[no-any-return]
     key = getattr(x, "_key", None)
     if key is not None and isinstance(key.type, ArrayType):
         return key.type
-    if getattr(x, "_is_tracer", False):
-        return x.type
     if isinstance(x, np.ndarray | np.generic):
         return ArrayType(x.shape, dtypes.canonicalize(dtypes.checked_dtype(x.dtype)))
     if isinstance(x, bool | int | float | complex):

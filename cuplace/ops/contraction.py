@@ -10,7 +10,7 @@ import numpy as np
 from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.type import ArrayType
-from cuplace.ops.factors import Factors, Kind, Problem, Rule
+from cuplace.ops.factors import Factor, Factors, Kind, Problem, Rule
 from cuplace.ops.op import Cost, Op, OutType, Params, size_of
 
 Dims = tuple[int, ...]
@@ -69,7 +69,7 @@ def _factors(types: tuple[ArrayType, ...], params: Params) -> Factors:
         _pick(tuple(left_labels), dims.left_batch + dims.left_free(left.ndim))
         + _pick(tuple(right_labels), dims.right_free(right.ndim))
     )  # fmt: skip
-    kinds = {left_labels[i]: Kind.REDUCE for i in dims.left_contracted}
+    kinds: dict[Factor, Kind] = {left_labels[i]: Kind.REDUCE for i in dims.left_contracted}
     return Factors((tuple(left_labels), tuple(right_labels)), out, kinds, "sum")
 
 

@@ -58,8 +58,8 @@ def _check_dtype(name: str, accepts: str, dtype: np.dtype, position: int | None)
     )
 
 
-def _call_ufunc(ufunc: str, xp: Any, *arrays: Any) -> Any:
-    return getattr(xp, ufunc)(*arrays)
+def _call_ufunc(ufunc: str | None, xp: Any, *arrays: Any) -> Any:
+    return getattr(xp, str(ufunc))(*arrays)
 
 
 def _weighted_cost(weight: float, types: tuple[ArrayType, ...], out: OutType, params: Params) -> Cost:

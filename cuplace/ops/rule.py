@@ -184,7 +184,8 @@ def resolve(
         if objection is not None:
             raise errors.ShardingTypeError(objection)
     if op.rule.custom is not None:
-        return op.rule.custom(call)
+        resolution: Resolution = op.rule.custom(call)
+        return resolution
     call.factors = op.rule.factors(types, params)
     return _by_factors(call)
 
