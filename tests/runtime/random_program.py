@@ -45,6 +45,11 @@ def _accumulate(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -
     writes[0][...] = writes[0] * scalars[0] + reads[0]
 
 
+def _scale_twice(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+    np.multiply(reads[0], scalars[0], out=writes[0])
+    np.multiply(reads[0], scalars[0] * 2, out=writes[1])
+
+
 def _fill(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
     writes[0][...] = scalars[0]
 
@@ -57,7 +62,7 @@ def _copy(buffer: Buffer, part: tuple[slice, ...] | None = None) -> CopyTask:
     return CopyTask(part, part, "local", buffer.nbytes)
 
 
-SCALE, FILL = _tasks("scale", _scale), _tasks("fill", _fill)
+SCALE, SCALE_TWICE, FILL = _tasks("scale", _scale), _tasks("scale_twice", _scale_twice), _tasks("fill", _fill)
 COMBINE, ACCUMULATE = _tasks("combine", _combine), _tasks("accumulate", _accumulate)
 """Each task twice: handed to the stream, and small enough to run in the calling thread."""
 
@@ -79,9 +84,9 @@ class RandomProgram:
 
     def run(self) -> None:
         steps: list[Callable[[], None]] = [
-            self.upload, self.upload, self.compute, self.compute, self.batch, self.combine, self.accumulate,
-            self.move, self.move, self.move_and_drop, self.gather, self.upload_again, self.overwrite_under_readers,
-            self.drop, self.drop, self.download, self.poll,
+            self.upload, self.upload, self.compute, self.compute, self.batch, self.batch_new, self.combine,
+            self.accumulate, self.move, self.move, self.move_and_drop, self.gather, self.upload_again,
+            self.overwrite_under_readers, self.drop, self.drop, self.download, self.poll,
         ]  # fmt: skip
         if self.latches:
             steps += [self.hold, self.release]
@@ -148,6 +153,20 @@ class RandomProgram:
         self.scheduler.submit_batch(self.random.choice(SCALE), launches, (np.int64(3),))
         for entry, result in zip(chosen.values(), results, strict=True):
             self.keep(result, entry.value * 3)
+
+    def batch_new(self) -> None:
+        """The same, with the memory of two results for each shard made by the call."""
+        first = self.pick()
+        chosen = {e.buffer.device: e for e in self.entries if e.value.shape == first.value.shape}
+        factor = np.int64(self.random.randrange(2, 9))
+        buffer = first.buffer
+        results = self.scheduler.submit_new(
+            self.random.choice(SCALE_TWICE), [(buffer.array.shape, buffer.array.dtype, buffer.nbytes)] * 2,
+            [(device, (entry.buffer,)) for device, entry in chosen.items()], (factor,),
+        )  # fmt: skip
+        for entry, (once, twice) in zip(chosen.values(), results, strict=True):
+            self.keep(once, entry.value * factor)
+            self.keep(twice, entry.value * factor * 2)
 
     def combine(self) -> None:
         first = self.pick()

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuplace.errors import OutOfMemoryError
 from cuplace.runtime import scheduler as scheduler_module
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
-from cuplace.runtime.task import CopyTask
+from cuplace.runtime.task import ComputeTask, CopyTask
 from tests.runtime.streams import (
     ADD_ONE,
     LONG,
@@ -199,6 +200,43 @@ def test_a_batch_is_one_task_for_all_shards(platform: Platform) -> None:
     assert {record.task for record in records} == {add}
     for i, result in enumerate(results):
         np.testing.assert_array_equal(read(result), (VALUES + i) * 3)
+
+
+@pytest.mark.parametrize("seconds", [0.0, LONG])
+def test_a_batch_may_make_its_results(platform: Platform, seconds: float) -> None:
+    """Two shards, two results each; each is written on the compute stream of its device."""
+    scheduler = platform.scheduler
+    devices = platform.devices[2:4]
+    sources = [put(device, VALUES * device.id) for device in devices]
+
+    def run(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+        writes[0][...] = reads[0] + scalars[0]
+        writes[1][...] = reads[0].sum()
+
+    work = ComputeTask("two", run, seconds)
+    made = [((12,), np.dtype(np.int64), 96), ((), np.dtype(np.float32), 4)]
+    with scheduler.log.record() as records:
+        results = scheduler.submit_new(work, made, [(s.device, (s,)) for s in sources], (np.int64(5),))
+    assert [record.stream for record in records] == [device.compute for device in devices]
+    assert [record.writes for record in records] == [tuple(buffer.id for buffer in of) for of in results]
+    for device, (total, mean) in zip(devices, results, strict=True):
+        assert (total.device, mean.device) == (device, device)
+        np.testing.assert_array_equal(read(total), VALUES * device.id + 5)
+        assert read(mean) == VALUES.sum() * device.id
+
+
+def test_a_batch_without_memory_for_all_starts_nothing(platform: Platform) -> None:
+    scheduler = platform.scheduler
+    device, other = platform.devices[:2]
+    sources = [put(device, VALUES), put(other, VALUES)]
+    config.update("max_device_bytes", 250)
+    kept = put(other, VALUES)
+    with scheduler.log.record() as records, pytest.raises(OutOfMemoryError):
+        scheduler.submit_new(ADD_ONE, [((12,), np.dtype(np.int64), 96)], [(s.device, (s,)) for s in sources])
+    assert records == []
+    read(kept)
+    finish(platform)
+    assert used(platform) == {"bytes_in_use": 3 * 96, "bytes_parked": 0}
 
 
 @pytest.mark.parametrize("seconds", [0.0, LONG])

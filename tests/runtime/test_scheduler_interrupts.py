@@ -69,6 +69,11 @@ def batches(source: Buffer, other: Device) -> Any:
     return results
 
 
+def results(source: Buffer, other: Device) -> Any:
+    made = [(source.array.shape, source.array.dtype, source.nbytes)]
+    return source.device.scheduler.submit_new(ADD_ONE, made, [(source.device, (source,))] * 2)
+
+
 def moves(source: Buffer, other: Device) -> Any:
     targets = [new(other, source, TRANSFER) for _ in range(2)]
     stream = source.device.transfer_to(other)
@@ -96,7 +101,7 @@ def wait_for(platform: Platform, devices: tuple[Device, ...]) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts inside finalizers
-@pytest.mark.parametrize("call", [computes, batches, moves, uploads, drops], ids=lambda call: call.__name__)
+@pytest.mark.parametrize("call", [computes, batches, results, moves, uploads, drops], ids=lambda call: call.__name__)
 def test_nothing_is_forgotten(platform: Platform, call: Callable[[Buffer, Device], Any]) -> None:
     """The streams are held during the call, so that what it enqueued still waits to write when the call's buffers
     are dropped and their memory is asked for again."""
