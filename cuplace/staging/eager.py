@@ -156,6 +156,8 @@ class Eager:
         self._signature = Signature(body)
         self._staged = Staged(name, name)
         self._bound: dict[Hashable, Bound] = {}
+        self._known: dict[Hashable, tuple[Callable[..., Any], tuple[int | str, ...]]] = {}
+        self._fixed = frozenset((*static, device))
         self._arrays = tuple([n for n in self._signature.names if n not in static and n != device])
         self._sequences = frozenset((*sequences, self._signature.rest))
         self._static = tuple(static)
@@ -164,9 +166,32 @@ class Eager:
 
     def call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The road that every call can take."""
-        values = self._signature.bind(args, kwargs)
         if current.trace is not None:
-            return self._inline(values)
+            return self._inline(self._signature.bind(args, kwargs))
+        spelled = self._spelled(args, kwargs)
+        found = self._known.get(spelled)
+        if found is not None:
+            run, picks = found
+            return run(*[args[pick] if type(pick) is int else kwargs[pick] for pick in picks])
+        return self._look_up(args, kwargs, spelled)
+
+    def _spelled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
+        """The key of a call as it is written, without finding out which argument goes where; None where there is
+        none."""
+        fixed = self._fixed
+        parts: list[Any] = [context_key()]
+        try:
+            for name, arg in zip(self._signature.names, args, strict=False):
+                parts.append(frozen(arg) if name in fixed else arg._key if type(arg) is Array else type(arg))
+            for name, arg in kwargs.items():
+                parts.append(name)
+                parts.append(frozen(arg) if name in fixed else arg._key if type(arg) is Array else type(arg))
+        except TypeError:
+            return None
+        return tuple(parts)
+
+    def _look_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], spelled: Hashable) -> Any:
+        values = self._signature.bind(args, kwargs)
         self._check(values)
         operands, structure = optree.tree_flatten(tuple([values[name] for name in self._arrays]))
         statics = tuple([frozen(values[name]) for name in self._static])
@@ -176,13 +201,24 @@ class Eager:
         if bound is None:
             bound = self._bind(operands, structure, values, statics, target)
             keep(self._bound, key, bound)
-            self._remember(args, kwargs, bound)
+        if spelled is not None and self._signature.rest is None:
+            self._remember(args, kwargs, spelled, bound)
         return bound(operands)
 
-    def _remember(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], bound: Bound) -> None:
-        """Let the next call of this kind take the quick road."""
-        plain = not kwargs and len(args) <= 2 and all(type(arg) is Array or is_scalar(arg) for arg in args)
-        if plain and bound.is_single and self._arrays[: len(args)] == self._signature.names[: len(args)]:
+    def _remember(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], spelled: Hashable, bound: Bound
+    ) -> None:
+        """Let the next call of this kind take a quicker road, where all its operands are arrays and numbers."""
+        given = {**dict(zip(self._signature.names, args, strict=False)), **kwargs}
+        position = {name: i for i, name in enumerate(self._signature.names[: len(args)])}
+        operands = [name for name in self._arrays if given.get(name) is not None]
+        if len(operands) < len(bound.program.inputs):  # some come from defaults
+            return
+        if not all(type(given[name]) is Array or is_scalar(given[name]) for name in operands):
+            return
+        keep(self._known, spelled, (bound.direct, tuple([position.get(name, name) for name in operands])))
+        plain = not kwargs and len(args) <= 2 and operands == list(self._signature.names[: len(args)])
+        if plain and bound.is_single:
             keep(self.quick, (*map(quick_key, args), context_key()), bound.direct)
 
     def _bind(

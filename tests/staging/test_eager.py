@@ -8,7 +8,7 @@ from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.put import device_put
 from cuplace.ops.convert import CONVERT
-from cuplace.ops.elementwise import ADD, SIN
+from cuplace.ops.elementwise import ADD, MUL, SIN
 from cuplace.ops.reductions import REDUCE_SUM
 from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.staging.eager import eager, operator_of, unary_operator_of
@@ -33,6 +33,14 @@ def add(x, y, /):
 def total(a, axis=None, initial=None):
     out = bind(REDUCE_SUM, a, axes=(0,) if axis is None else (axis,), keepdims=False)
     return out if initial is None else bind(ADD, out, initial)
+
+
+@eager("scaled", static=("n",))
+def scaled(x, by=2.0, *, n=1, plus=None):
+    out = bind(MUL, *(bind(CONVERT, v, dtype=np.dtype("float32"), weak_type=False) for v in (x, by)))
+    for _ in range(n - 1):
+        out = bind(ADD, out, out)
+    return out if plus is None else bind(ADD, out, plus)
 
 
 @eager("both", static=("n",), sequences=("arrays",), labels={"arrays": "args"})
@@ -79,6 +87,19 @@ def test_static_values_tell_calls_apart(platform):
     np.testing.assert_array_equal(np.asarray(total(x, axis=0)), [3, 5, 7])
     np.testing.assert_array_equal(np.asarray(total(x)), [3, 5, 7])
     np.testing.assert_array_equal(np.asarray(total(x, initial=np.float32(1))), [4, 6, 8])
+
+
+def test_every_spelling_of_a_call_gives_its_own_result(platform):
+    x, y = device_put(numbers(3)), device_put(numbers(3) + 1)
+    for _ in range(3):
+        for found, expected in (
+            (scaled(x), numbers(3) * 2), (scaled(x, 3), numbers(3) * 3), (scaled(x, y), numbers(3) * (numbers(3) + 1)),
+            (scaled(x=y, by=x), numbers(3) * (numbers(3) + 1)), (scaled(by=5, x=y), (numbers(3) + 1) * 5),
+            (scaled(x, n=2), numbers(3) * 4), (scaled(x, 1, n=3, plus=y), numbers(3) * 4 + numbers(3) + 1),
+            (scaled(x, plus=y), numbers(3) * 2 + numbers(3) + 1), (scaled(x, 1, plus=None, n=True), numbers(3)),
+            (scaled(numbers(3), 2), numbers(3) * 2),
+        ):  # fmt: skip
+            np.testing.assert_array_equal(np.asarray(found), expected)
 
 
 def test_sequences_and_results_of_several_arrays(platform):
