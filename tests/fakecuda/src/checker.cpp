@@ -1,0 +1,86 @@
+#include "checker.h"
+
+#include "memory.h"
+
+namespace fakecuda {
+
+namespace {
+
+constexpr size_t kLongHistory = 64;
+
+const char* word(bool write) { return write ? "write" : "read"; }
+
+std::string place_of(const Block& block) {
+  std::string where = block.device >= 0 ? "device " + std::to_string(block.device) : "pinned memory";
+  return "a block of " + std::to_string(block.size) + " bytes in " + where;
+}
+
+// What every host thread knows: whatever is enqueued from now on happens after it.
+Clock known_to_all() {
+  Clock clock;
+  bool first = true;
+  for (Host* host : state().hosts) {
+    if (first) clock = host->clock;
+    else clock.meet(host->clock);
+    first = false;
+  }
+  return clock;
+}
+
+void forget_settled(std::vector<Access>& history) {
+  Clock known = known_to_all();
+  auto settled = [&](const Access& access) { return access.tick <= known.at(access.actor); };
+  history.erase(std::remove_if(history.begin(), history.end(), settled), history.end());
+}
+
+bool in_bounds(Lock& lock, const Block& block, const Touch& touch, const SourcePtr& source) {
+  uintptr_t base = reinterpret_cast<uintptr_t>(block.base);
+  if (block.freed) {
+    report(lock, "use after free", place_of(block) + " that was freed", {{word(touch.write), source}});
+    return false;
+  }
+  if (touch.region.begin() < base || touch.region.end() > base + block.size) {
+    std::string text = "bytes " + touch.region.text(base) + " of " + place_of(block);
+    report(lock, "out of bounds", text, {{word(touch.write), source}});
+    return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+bool check_access(Lock& lock, const Touch& touch, int actor, const Clock& clock, const SourcePtr& source) {
+  const Region& region = touch.region;
+  if (region.empty()) return true;
+  Block* block = find_block(lock, region.anchor());
+  if (!block && in_arena(region.anchor())) {
+    report(lock, "out of bounds", "no allocation is there", {{word(touch.write), source}});
+    return false;
+  }
+  if (!block) return true;  // pageable host memory is not tracked
+  if (!in_bounds(lock, *block, touch, source)) return false;
+  const Piece* piece = find_piece(lock, region.anchor());
+  if (piece && !piece->live) {
+    report(lock, "use after free", "memory that its pool has taken back", {{word(touch.write), source}});
+  }
+
+  std::vector<Access>& history = block->history;
+  if (history.size() > kLongHistory) forget_settled(history);
+  std::vector<Access> kept;
+  kept.reserve(history.size() + 1);
+  for (Access& old : history) {
+    bool ordered = old.tick <= clock.at(old.actor);
+    if (!ordered && (touch.write || old.write) && region.meets(old.region)) {
+      std::string text = "bytes " + region.text(reinterpret_cast<uintptr_t>(block->base)) + " of " + place_of(*block);
+      report(lock, "race", text, {{word(touch.write), source}, {word(old.write), old.source}});
+    }
+    // Forget an access when whatever races with it must also race with the new one.
+    bool stronger = touch.write || (!old.write && old.actor == actor);
+    if (!(ordered && stronger && region.covers(old.region))) kept.push_back(std::move(old));
+  }
+  kept.push_back({region, touch.write, actor, clock.at(actor), source});
+  history.swap(kept);
+  return true;
+}
+
+}  // namespace fakecuda

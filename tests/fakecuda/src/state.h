@@ -1,0 +1,187 @@
+// The state of the fake machine. One mutex guards all of it; a function that takes a Lock& wants it held.
+// It is released while an operation runs (a copy, a kernel, a Python callback).
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "clock.h"
+#include "faults.h"
+#include "places.h"
+#include "records.h"
+#include "region.h"
+
+namespace fakecuda {
+
+using Lock = std::unique_lock<std::mutex>;
+
+enum class Mode { eager, lazy, random, threads };
+enum class MemoryKind { pageable, pinned, registered, device };
+
+struct Stream;
+
+// The end of one enqueued operation. Events, waits and the tails of streams point at markers.
+struct Marker {
+  Stream* stream = nullptr;  // valid until the marker is done
+  bool done = false;
+  double time_ms = 0;
+  Clock clock;  // everything that happens before this point
+};
+using MarkerPtr = std::shared_ptr<Marker>;
+
+// Who made an access, for reports: "memcpyAsync" on "stream 7 of device 0", from a line of Python.
+struct Source {
+  std::string what;
+  std::string actor;
+  Place place;
+};
+using SourcePtr = std::shared_ptr<const Source>;
+
+struct Access {
+  Region region;
+  bool write;
+  int actor;
+  Tick tick;
+  SourcePtr source;
+};
+
+// What an operation reads or writes.
+struct Touch {
+  Region region;
+  bool write;
+};
+
+// A kernel that polls a flag waits here until the flag is set, so that no CPU thread spins for it.
+struct Gate {
+  const volatile int32_t* flag = nullptr;
+  double deadline_ms = 0;
+};
+
+struct Op {
+  std::function<void()> run;  // empty: only an order
+  bool python = false;        // it runs Python code, whose memory faults are nobody's to survive
+  std::string what;
+  std::vector<MarkerPtr> waits;
+  Gate gate;
+  cudaError_t fault = cudaSuccess;  // the device is lost with this error when the operation runs
+  MarkerPtr end;
+};
+
+struct Stream {
+  uintptr_t handle;
+  int actor;
+  int device;
+  unsigned flags = 0;
+  int priority = 0;
+  std::string name;
+  bool busy = false;
+  bool destroyed = false;  // its work still completes
+  std::deque<Op> queue;
+  MarkerPtr tail;  // the last operation ever enqueued
+  Clock clock;
+
+  bool blocking() const { return !(flags & cudaStreamNonBlocking); }
+};
+
+struct Event {
+  int device;
+  unsigned flags;
+  MarkerPtr marker;  // null until the first record
+};
+
+// A host thread.
+struct Host {
+  int actor;
+  int number;
+  Clock clock;
+  std::map<int, Stream*> own_streams;  // per-thread default streams, by device
+};
+
+// One cudaMalloc, cudaHostAlloc or registered host range.
+struct Block {
+  char* base;
+  size_t size;
+  int device;  // -1: host memory
+  MemoryKind kind;
+  bool stream_ordered = false;  // from cudaMallocAsync: enabling peer access does not reach it
+  bool freed = false;
+  std::vector<Access> history;
+};
+
+// A part of a block that an allocator above CUDA's has handed out or taken back.
+struct Piece {
+  size_t size;
+  bool live;
+};
+
+constexpr size_t kDeviceMemory = size_t(16) << 30;
+
+struct Device {
+  Stream* default_stream = nullptr;
+  cudaError_t lost = cudaSuccess;  // a sticky error: all of its work fails from then on
+  size_t limit = kDeviceMemory, used = 0, peak = 0;
+};
+
+struct Report {
+  std::string kind;
+  std::string text;
+  std::vector<std::pair<std::string, SourcePtr>> sides;  // "write", by whom
+  long count = 1;
+};
+
+struct State {
+  std::mutex mutex;
+  std::condition_variable changed;
+
+  std::vector<Device> devices;
+  int visible = 0;  // how many of them cudaGetDeviceCount tells of
+  Mode mode = Mode::eager;
+  std::mt19937 rng{0};
+  double gate_timeout_ms = 10000;
+
+  std::map<uintptr_t, std::unique_ptr<Stream>> streams;
+  std::map<uintptr_t, std::unique_ptr<Event>> events;
+  std::map<uintptr_t, Stream*> active;  // those with a queue
+  std::set<Host*> hosts;
+  int actors = 0;
+  int threads = 0;
+  std::map<uintptr_t, Clock> handovers;  // by token: what was known when it was released
+
+  std::map<uintptr_t, Block> blocks;
+  std::map<uintptr_t, Piece> pieces;
+  std::set<std::pair<int, int>> peers;  // (device, peer) with access enabled
+  size_t pinned_used = 0, pinned_peak = 0;
+  uint32_t launches = 0;
+
+  Faults faults;
+  Records records;
+  std::vector<Report> reports;
+};
+
+State& state();
+extern thread_local int current_device;
+
+// Whether this process is a fork of the one that has the devices: nothing works there, as with CUDA.
+bool forked();
+double now_ms();
+int new_actor();
+Host& this_host(Lock&);
+bool valid_device(int device);
+
+// Records a finding. The same finding again only adds to its count.
+void report(Lock&, const std::string& kind, const std::string& text,
+            std::vector<std::pair<std::string, SourcePtr>> sides = {});
+
+}  // namespace fakecuda
