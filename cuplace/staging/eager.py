@@ -29,11 +29,10 @@ import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import optree
-
 from cuplace import errors
 from cuplace.array.array import Array
 from cuplace.array.put import read_target
+from cuplace.array.pytree import flatten, map_leaves, unflatten
 from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.runtime.context import context_key
 from cuplace.runtime.device import Device
@@ -172,7 +171,7 @@ class Eager:
         found = self._known.get(spelled)
         if found is not None:
             run, picks = found
-            return run(*[args[pick] if type(pick) is int else kwargs[pick] for pick in picks])
+            return run(*[args[pick] if isinstance(pick, int) else kwargs[pick] for pick in picks])
         return self._look_up(args, kwargs, spelled)
 
     def _spelled(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Hashable:
@@ -193,7 +192,7 @@ class Eager:
     def _look_up(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], spelled: Hashable) -> Any:
         values = self._signature.bind(args, kwargs)
         self._check(values)
-        operands, structure = optree.tree_flatten(tuple([values[name] for name in self._arrays]))
+        operands, structure = flatten(tuple([values[name] for name in self._arrays]))
         statics = tuple([frozen(values[name]) for name in self._static])
         target = self._target(values)
         key = (structure, tuple(map(quick_key, operands)), statics, target, context_key())
@@ -226,7 +225,7 @@ class Eager:
     ) -> Bound:
         def body(tracers: Sequence[Tracer]) -> Any:
             given = dict(values)
-            given.update(zip(self._arrays, optree.tree_unflatten(structure, tracers), strict=True))
+            given.update(zip(self._arrays, unflatten(structure, tracers), strict=True))
             return self._run_body(given)
 
         return self._staged.bind(
@@ -270,14 +269,14 @@ class Eager:
         for name in self._arrays:
             value = values[name]
             if name in self._sequences:
-                given[name] = optree.tree_map(lift, value)
+                given[name] = map_leaves(lift, value)
             elif value is not None:
                 given[name] = lift(value)
         result = self._run_body(given)
         target = self._target(values)
         if target is None:
             return result
-        return optree.tree_map(lambda leaf: constrain(leaf, target, "device_put inside jit"), result)
+        return map_leaves(lambda leaf: constrain(leaf, target, "device_put inside jit"), result)
 
     def _run_body(self, given: dict[str, Any]) -> Any:
         if self._device is not None:

@@ -65,6 +65,7 @@ class Home:
         self.sharding = sharding
         self.devices: tuple[Device, ...] = sharding.flat_devices
         self.mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
+        assert self.mesh is None or isinstance(self.mesh, Mesh)
         self.committed = committed
         self.governor = governor
 
@@ -148,9 +149,9 @@ def _captured_claim(array: Array) -> Claim:
 def _home(call: Call, claims: list[Claim], governors: list[tuple[bool, int] | None]) -> Home:
     if not claims:
         return Home(SingleDeviceSharding(call.context.device), False, None)
-    named = [i for i, claim in enumerate(claims) if isinstance(claim.sharding, NamedSharding)]
+    meshes = {i: c.sharding.mesh for i, c in enumerate(claims) if isinstance(c.sharding, NamedSharding)}
     # A mesh with axes wins over one without, and over a single device.
-    best = next((i for i in named if claims[i].sharding.mesh.axis_names), named[0] if named else 0)
+    best = next((i for i, mesh in meshes.items() if mesh.axis_names), min(meshes, default=0))
     return Home(claims[best].sharding, True, governors[best] or governors[0])
 
 

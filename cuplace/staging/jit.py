@@ -13,6 +13,7 @@ import optree
 from cuplace import errors
 from cuplace.array.array import Array
 from cuplace.array.key import OperandKey
+from cuplace.array.pytree import flatten, unflatten
 from cuplace.runtime.context import context_key
 from cuplace.staging.arguments import Chosen, argument_names, merged, static_key
 from cuplace.staging.asked import (
@@ -142,7 +143,7 @@ class Jitted:
         rest, named, static = self._static.split(args, kwargs)
         if current.trace is not None:
             return self._inline(rest, named, static)
-        operands, structure = optree.tree_flatten((rest, named))
+        operands, structure = flatten((rest, named))
         static_keys = tuple([(where, static_key(value)) for where, value in static])
         key = (structure, tuple(map(quick_key, operands)), static_keys, context_key())
         bound = self._bound.get(key)
@@ -171,7 +172,7 @@ class Jitted:
                 check_fit("arguments", names()[i], sharding, key.type)
 
         def body(tracers: Sequence[Tracer]) -> Any:
-            inner_args, inner_kwargs = optree.tree_unflatten(structure, tracers)
+            inner_args, inner_kwargs = unflatten(structure, tracers)
             full_args, full_kwargs = merged(inner_args, inner_kwargs, static)
             return sorted_dicts(self._fun(*full_args, **full_kwargs))
 
@@ -217,7 +218,7 @@ class Jitted:
 
     def _inline(self, args: tuple[Any, ...], kwargs: dict[str, Any], static: Any) -> Any:
         """Run the function in the trace that is going on."""
-        leaves, structure = optree.tree_flatten((args, kwargs))
+        leaves, structure = flatten((args, kwargs))
         shardings = spread_inputs(self._in_shardings, _dynamic(args, static), kwargs, len(leaves))
         names = functools.cache(lambda: argument_names(self._fun, structure))
         for i, leaf in enumerate(leaves):
@@ -226,15 +227,15 @@ class Jitted:
         lifted = [
             constrain(lift(leaf), sharding, "ARG_SHARDING") for leaf, sharding in zip(leaves, shardings, strict=True)
         ]
-        inner_args, inner_kwargs = optree.tree_unflatten(structure, lifted)
+        inner_args, inner_kwargs = unflatten(structure, lifted)
         full_args, full_kwargs = merged(inner_args, inner_kwargs, static)
-        results, out_structure = optree.tree_flatten(sorted_dicts(self._fun(*full_args, **full_kwargs)))
+        results, out_structure = flatten(sorted_dicts(self._fun(*full_args, **full_kwargs)))
         asked = spread_outputs(self._out_shardings, out_structure)
         results = [
             constrain(lift(leaf), sharding, "explicit output sharding")
             for leaf, sharding in zip(results, asked, strict=True)
         ]
-        return optree.tree_unflatten(out_structure, results)
+        return unflatten(out_structure, results)
 
 
 def _dynamic(args: Sequence[Any], static: Any) -> list[Any]:

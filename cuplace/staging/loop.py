@@ -157,7 +157,7 @@ def _emit_local(
         for segment in segments
     ]  # fmt: skip
     seconds = step.tasks[0].seconds if step is not None else 0.0
-    outer.emit(variants, level, params["length"] * seconds)
+    outer.emit(variants, level, params["length"] * seconds, library=True)
     outs = [out.update(level=level) for out in outs]
     for out in outs:
         outer.note_made(out)

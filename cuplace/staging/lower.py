@@ -10,6 +10,7 @@ import numpy as np
 from cuplace.array.type import ArrayType
 from cuplace.ops.convert import CONVERT
 from cuplace.ops.op import OutType
+from cuplace.runtime.task import ComputeTask
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
 from cuplace.staging.loop import SCAN, lower_loop
 from cuplace.staging.operand import scalar_converter
@@ -47,6 +48,7 @@ class Lowering:
         self._ops: dict[int, list[Variants]] = {}
         self._between: dict[int, list[Step]] = {}
         self._seconds: dict[int, float] = {}
+        self._with_library: set[int] = set()
         self._level_of: dict[int, int] = {}
         self._made: dict[int, Value] = {}
 
@@ -73,6 +75,7 @@ class Lowering:
             sharding = self.home.replicated(0)
             constant = Constant(atom.value)
             return Value((), atom.type.dtype, atom.type.weak_type, sharding, -1, INPUT_LEVEL, constant)
+        assert isinstance(atom, Var)
         return self.values[atom]
 
     def slot(self, position: int, dtype: np.dtype) -> Slot:
@@ -113,15 +116,17 @@ class Lowering:
         types = tuple([ArrayType(s, a.dtype) for a, s in zip(args, shapes, strict=True)])
         cost = op.cost(types, OutType(shape, out.dtype), each[0])
         seconds = max(cost.bytes / BYTES_PER_SECOND, cost.flops / FLOPS_PER_SECOND)
-        self.emit(variants, level, seconds + CALL_SECONDS)
+        self.emit(variants, level, seconds + CALL_SECONDS, op.library)
         made = out.update(place=place, level=level, number=None)
         self._made[place] = made
         return made
 
-    def emit(self, variants: Variants, level: int, seconds: float) -> None:
-        """Add an operation to a level."""
+    def emit(self, variants: Variants, level: int, seconds: float, library: bool = False) -> None:
+        """Add an operation to a level; ``library``: it may call a library that runs threads of its own."""
         self._ops.setdefault(level, []).append(variants)
         self._seconds[level] = self._seconds.get(level, 0.0) + seconds
+        if library:
+            self._with_library.add(level)
 
     def note_made(self, value: Value) -> None:
         """Remember a value that an emitted operation makes."""
@@ -222,4 +227,6 @@ class Lowering:
             xp = self.home.devices[device].backend.xp
             segments.append(Segment(len(reads), ops, [register_of[place] for place in outputs], xp))
         made = [Made(place, self._made[place].local_shape, self._made[place].dtype) for place in outputs]
-        return SegmentStep(self.name, segments, reads, made, self.home.devices, self._seconds[level])
+        works = [segment.work() for segment in segments]
+        tasks = [ComputeTask(self.name, work, self._seconds[level], level in self._with_library) for work in works]
+        return SegmentStep(segments, tasks, reads, made, self.home.devices)

@@ -86,8 +86,8 @@ class _Inputs:
     def _array(self, lowering: Lowering, position: int, key: Key) -> Value:
         var, asked = self._call.program.inputs[position], self._call.in_shardings[position]
         home = lowering.home
-        is_array = type(key) is OperandKey and key.sharding.flat_devices == home.devices
-        if is_array and (key.committed or home.single):
+        in_place = isinstance(key, OperandKey) and key.sharding.flat_devices == home.devices
+        if in_place and (key.committed or home.single):
             asked = key.sharding
         if asked is None:
             return lowering.input_anywhere(var.type, lambda _, sharding: self._settle(position, sharding))

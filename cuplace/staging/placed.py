@@ -57,6 +57,8 @@ class MeshLowering(Lowering):
 
     def __init__(self, home: Home, name: str) -> None:
         super().__init__(home, name)
+        assert isinstance(home.mesh, Mesh)
+        self.mesh = home.mesh
         self.unsettled: dict[int, Callable[[int, Sharding], None]] = {}
         self._settled: dict[int, tuple[Sharding, Sharding]] = {}
 
@@ -73,7 +75,7 @@ class MeshLowering(Lowering):
 
     def operation(self, equation: Equation, args: list[Value]) -> Value:
         of, params = equation.outs[0].type, equation.params
-        mesh = self.home.mesh if of.mesh is None else self.home.concrete(of.mesh)
+        mesh = self.mesh if of.mesh is None else self.home.concrete(of.mesh)
         args = [self._on_mesh(arg, mesh) for arg in args]
         how = _resolved(equation, args, mesh)
         args = [
@@ -116,7 +118,8 @@ class MeshLowering(Lowering):
     def final_sharding(self, type: ArrayType, value: Value) -> Sharding:
         if type.mesh is not None:
             return NamedSharding(self.home.concrete(type.mesh), _shown(type.spec, type.mesh), type.memory_kind)
-        sharding = self._on_mesh(value, self.home.mesh).sharding
+        sharding = self._on_mesh(value, self.mesh).sharding
+        assert isinstance(sharding, NamedSharding)
         return NamedSharding(sharding.mesh, sharding.spec.trimmed(), sharding.memory_kind)
 
     def settle(self, value: Value) -> Value:
@@ -130,7 +133,10 @@ class MeshLowering(Lowering):
         own = value.sharding
         if isinstance(own, NamedSharding) and own.mesh.axis_sizes == mesh.axis_sizes:
             renamed = dict(zip(own.mesh.axis_names, mesh.axis_names, strict=True))
-            entries = [entry and tuple(renamed[axis] for axis in entry) for entry in value.spec.entries]
+            entries = [
+                tuple([renamed[axis] for axis in entry]) if isinstance(entry, tuple) else None
+                for entry in value.spec.entries
+            ]
             return value.relabelled(NamedSharding(mesh, PartitionSpec(*entries), own.memory_kind))
         return self.laid_out(value, NamedSharding(mesh, WHOLE.padded(len(value.shape)), own.memory_kind))
 

@@ -11,6 +11,7 @@ import optree
 
 from cuplace import errors
 from cuplace.array import dtypes
+from cuplace.array.pytree import flatten, map_leaves, unflatten
 from cuplace.array.type import ArrayType, typeof
 from cuplace.ops.convert import CONVERT
 from cuplace.placement.mesh import AxisType
@@ -61,13 +62,13 @@ def scan(
     """
     if not callable(f):
         raise errors.LoopTypeError("lax.scan: f argument should be a callable.")
-    leaves, structure = optree.tree_flatten((init, xs))
+    leaves, structure = flatten((init, xs))
     num_carry = len(optree.tree_leaves(init))
     count = _length(leaves[num_carry:], length)
     key = (structure, count, bool(reverse))
 
     def body(tracers: Sequence[Tracer]) -> Any:
-        inner_init, inner_xs = optree.tree_unflatten(structure, tracers)
+        inner_init, inner_xs = unflatten(structure, tracers)
         return record_scan(f, inner_init, inner_xs, count, bool(reverse))
 
     if current.trace is not None:
@@ -130,8 +131,8 @@ def _length(xs: Sequence[Any], length: Any) -> int:
 
 def record_scan(f: Callable[..., Any], init: Any, xs: Any, length: int, reverse: bool) -> Any:
     """Record the loop in the trace that is going on."""
-    carry, carry_structure = optree.tree_flatten(init)
-    inputs, xs_structure = optree.tree_flatten(xs)
+    carry, carry_structure = flatten(init)
+    inputs, xs_structure = flatten(xs)
     elements = [_element_type(x.type) for x in inputs]
 
     body, structure = _trace_body(f, carry_structure, xs_structure, [c.type for c in carry], elements)
@@ -151,7 +152,7 @@ def record_scan(f: Callable[..., Any], init: Any, xs: Any, length: int, reverse:
         [*[c.type for c in carry], *stacked],
         {"body": body, "num_carry": len(carry), "length": length, "reverse": reverse},
     )
-    return optree.tree_unflatten(structure, results)
+    return unflatten(structure, results)
 
 
 def _trace_body(
@@ -160,17 +161,20 @@ def _trace_body(
 ) -> tuple[Program, Any]:  # fmt: skip
     outer = current.trace
     assert outer is not None
-    names = lambda: argument_names(f, _pair(carry_structure, xs_structure))  # noqa: E731  # evaluated for errors only
+
+    def names() -> list[str]:
+        return argument_names(f, _pair(carry_structure, xs_structure))
+
     trace = Trace(function_name(f), function_source(f), [*carry, *elements], names, outer.mesh, outer)
     with recording(trace):
         tracers = trace.input_tracers()
-        inner_carry = optree.tree_unflatten(carry_structure, tracers[: len(carry)])
-        x = optree.tree_unflatten(xs_structure, tracers[len(carry) :])
+        inner_carry = unflatten(carry_structure, tracers[: len(carry)])
+        x = unflatten(xs_structure, tracers[len(carry) :])
         result = f(inner_carry, x)
         if not isinstance(result, tuple | list) or len(result) != 2:
             raise errors.LoopTypeError(f"scan body output must be a pair, got {_shown(result)}.")
         same_structure(names(), carry_structure, result[0])
-        leaves, structure = optree.tree_flatten((result[0], result[1]))
+        leaves, structure = flatten((result[0], result[1]))
         return trace.close([trace.atom(leaf) for leaf in leaves]), structure
 
 
@@ -181,7 +185,7 @@ def _pair(carry_structure: Any, xs_structure: Any) -> Any:
 
 
 def _shown(result: Any) -> str:
-    return str(optree.tree_map(lambda leaf: typeof(leaf) if not isinstance(leaf, str) else leaf, result))
+    return str(map_leaves(lambda leaf: typeof(leaf) if not isinstance(leaf, str) else leaf, result))
 
 
 def _element_type(of: ArrayType) -> ArrayType:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import optree
 
 from cuplace import errors
+from cuplace.array.pytree import flatten, unflatten
 from cuplace.runtime.context import ContextKey, context_key
 from cuplace.staging.home import Call
 from cuplace.staging.operand import operand_key
@@ -94,7 +95,7 @@ class Bound:
             return results[0]
         for i, position in self._passed:
             results[i] = operands[position]
-        return optree.tree_unflatten(self.structure, results)
+        return unflatten(self.structure, results)
 
 
 def _with_captured(run: Run, executable: Executable) -> Run:
@@ -150,7 +151,7 @@ class Staged:
         trace = Trace(self.name, self.source, types, names, mesh)
         with recording(trace):
             result = body(trace.input_tracers())
-            leaves, structure = optree.tree_flatten(result)
+            leaves, structure = flatten(result)
             for i, leaf in enumerate(leaves):
                 leaves[i] = _output(trace, leaf, structure, i, self.source)
             return Traced(trace.close(leaves), structure)

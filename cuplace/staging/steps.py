@@ -61,11 +61,11 @@ class SegmentStep(Step):
     __slots__ = ("devices", "made", "segments", "tasks", "temporaries", "writes")
 
     def __init__(
-        self, name: str, segments: Sequence[Segment], reads: Sequence[int], made: Sequence[Made],
-        devices: Sequence[Device], seconds: float,
+        self, segments: Sequence[Segment], tasks: Sequence[ComputeTask], reads: Sequence[int], made: Sequence[Made],
+        devices: Sequence[Device],
     ) -> None:  # fmt: skip
         self.segments = tuple(segments)
-        self.tasks = tuple([ComputeTask(name, segment.work(), seconds) for segment in segments])
+        self.tasks = tuple(tasks)
         self.temporaries: tuple[Temporary, ...] = segments[0].temporaries
         self.reads = tuple(reads)
         self.dead = ()
