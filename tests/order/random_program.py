@@ -17,6 +17,7 @@ import cuplace
 import cuplace.numpy as jnp
 from cuplace import NamedSharding, P
 from cuplace.runtime.platform import Platform
+from tests.memory import address_of
 
 SHAPES = ((8, 8), (16, 8), (8, 24))
 
@@ -208,7 +209,7 @@ class RandomProgram:
 
     def keep(self, array: cuplace.Array, value: np.ndarray) -> None:
         for buffer in array._buffers:
-            address = buffer.array.__array_interface__["data"][0]
+            address = address_of(buffer.array)
             if self.owner_of_address.setdefault(address, buffer.id) != buffer.id:
                 self.counts.reuses += 1
                 self.owner_of_address[address] = buffer.id

@@ -12,6 +12,7 @@ import cuplace
 from cuplace import NamedSharding, P
 from cuplace.runtime.memory import DeviceMemory
 from cuplace.runtime.platform import Platform
+from tests.memory import address_of
 from tests.order import pipeline
 
 
@@ -124,11 +125,11 @@ def test_memory_of_a_deleted_array_is_not_used_before_its_reader_ends(platform: 
     x = cuplace.device_put(np.arange(1000, dtype=np.int32), one) + 1
     latch = platform.scheduler.hold(one.transfer_to(two))
     y = cuplace.device_put(x, two)
-    (address,) = [buffer.array.__array_interface__["data"][0] for buffer in x._buffers]
+    (address,) = [address_of(buffer.array) for buffer in x._buffers]
     x.delete()
     seed = cuplace.device_put(np.full(1000, 7, dtype=np.int32), one)
     news = [seed * i for i in range(5)]
-    assert address not in [buffer.array.__array_interface__["data"][0] for new in news for buffer in new._buffers]
+    assert address not in [address_of(buffer.array) for new in news for buffer in new._buffers]
     assert one.memory_stats()["bytes_parked"] == 4000
     latch.release()
     np.testing.assert_array_equal(np.asarray(y), np.arange(1000) + 1)
@@ -136,4 +137,4 @@ def test_memory_of_a_deleted_array_is_not_used_before_its_reader_ends(platform: 
         np.testing.assert_array_equal(np.asarray(new), np.full(1000, 7 * i))
     del y, new
     again = [seed * i for i in range(5)]
-    assert address in [buffer.array.__array_interface__["data"][0] for new in again for buffer in new._buffers]
+    assert address in [address_of(buffer.array) for new in again for buffer in new._buffers]

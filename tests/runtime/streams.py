@@ -15,6 +15,7 @@ from cuplace.runtime.device import Device
 from cuplace.runtime.memory import COMPUTE, TRANSFER
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.task import ComputeTask, CopyTask
+from tests.memory import address_of
 
 LONG = 1.0
 """An estimate of seconds that no platform runs inline."""
@@ -81,7 +82,7 @@ def read(buffer: Buffer) -> np.ndarray:
 
 def address(buffer: Buffer) -> int:
     """Where the buffer's memory starts."""
-    return buffer.array.__array_interface__["data"][0]
+    return address_of(buffer.array)
 
 
 def finish(platform: Platform) -> None:

@@ -32,7 +32,7 @@ from cuplace.runtime.platform import (
 )
 from tests.runtime.streams import ADD_ONE, compute, in_threads, move, put, read
 
-CLASS_NAMES = {"cpu": "CpuDevice", "sim": "SimDevice"}
+CLASS_NAMES = {"cpu": "CpuDevice", "sim": "SimDevice", "gpu": "CudaDevice"}
 
 
 def test_the_devices_of_the_platform(platform: Platform) -> None:
@@ -40,7 +40,7 @@ def test_the_devices_of_the_platform(platform: Platform) -> None:
     assert devices(platform.name) == devices()
     assert local_devices() == devices()
     assert device_count() == local_device_count() == device_count(platform.name) == 8
-    assert default_backend() == platform.name
+    assert default_backend() == platform.backend.device_platform
     assert (process_index(), process_count()) == (0, 1)
     assert current() is platform
     devices().clear()
@@ -49,9 +49,10 @@ def test_the_devices_of_the_platform(platform: Platform) -> None:
 
 def test_a_device_says_who_it_is(platform: Platform) -> None:
     for i, device in enumerate(platform.devices):
-        assert repr(device) == f"{CLASS_NAMES[platform.name]}(id={i})"
-        assert str(device) == f"{platform.name}:{i}"
-        assert (device.id, device.platform, device.device_kind) == (i, platform.name, platform.name)
+        name = platform.backend.device_platform
+        assert repr(device) == f"{CLASS_NAMES[name]}(id={i})"
+        assert str(device) == f"{name}:{i}"
+        assert (device.id, device.platform, device.device_kind) == (i, name, platform.backend.device_kind)
         assert (device.process_index, device.local_hardware_id) == (0, i)
         assert (device.gpu, device.partition) == (i, 0)
         assert device.memory_kinds == ("device",)
@@ -78,22 +79,25 @@ def test_devices_pickle_where_they_exist(platform: Platform) -> None:
     assert pickle.loads(data) is platform.devices[5]
     other = open_platform("cpu", 2)
     try:
-        with activated(other), pytest.raises(AbsentDeviceError, match=f"There is no device {platform.name}:5 here"):
+        with activated(other), pytest.raises(AbsentDeviceError, match=f"There is no device {platform.devices[5]} here"):
             pickle.loads(data)
     finally:
         other.close()
-    assert device_by_id(platform.name, 0) is platform.devices[0]
+    name = platform.backend.device_platform
+    assert device_by_id(name, 0) is platform.devices[0]
     with pytest.raises(RuntimeError, match="set num_devices before first use"):
-        device_by_id("gpu", 0)
+        device_by_id("sim" if name == "gpu" else "gpu", 0)
 
 
 @pytest.mark.parametrize("name", ["gpu", "cuda"])
 def test_a_platform_that_is_absent(platform: Platform, name: str) -> None:
+    if platform.name == "cuda":
+        name = {"gpu": "cpu", "cuda": "sim"}[name]
     with pytest.raises(AbsentPlatformError) as caught:
         devices(name)
     assert str(caught.value) == (
         f"Unknown backend: '{name}' requested, but no platforms that are instances of {name} are present. "
-        f"Platforms present are: {platform.name}"
+        f"Platforms present are: {platform.backend.device_platform}"
     )
     assert isinstance(caught.value, RuntimeError)
     with pytest.raises(AbsentPlatformError):
@@ -104,7 +108,8 @@ def test_a_platform_that_is_absent(platform: Platform, name: str) -> None:
 def test_a_platform_that_does_not_exist(platform: Platform, name: Any) -> None:
     with pytest.raises(UnknownPlatformError) as caught:
         devices(name)
-    assert str(caught.value) == f"Unknown backend {name}. Available backends are ['{platform.name}']"
+    available = platform.backend.device_platform
+    assert str(caught.value) == f"Unknown backend {name}. Available backends are ['{available}']"
     assert isinstance(caught.value, RuntimeError)
 
 
@@ -135,6 +140,7 @@ def test_platforms_side_by_side(platform: Platform) -> None:
         other.close()
 
 
+@pytest.mark.parametrize("platform", ["cpu", "sim"], indirect=True)
 def test_a_closed_platform_gives_its_memory_back(platform: Platform) -> None:
     other = open_platform(platform.name, 2)
     big = np.zeros(1 << 20)

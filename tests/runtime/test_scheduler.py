@@ -14,6 +14,7 @@ from cuplace.runtime.config import config
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.task import ComputeTask, CopyTask
+from tests.memory import foreign_array, host_values
 from tests.runtime.streams import (
     ADD_ONE,
     LONG,
@@ -331,8 +332,7 @@ def test_downloads_wait(platform: Platform) -> None:
 
 def test_adopted_memory_is_a_buffer_like_others(platform: Platform) -> None:
     device, other = platform.devices[:2]
-    foreign = VALUES.copy()
-    buffer = platform.scheduler.adopt(foreign, device)
+    buffer = platform.scheduler.adopt(foreign_array(device, VALUES.copy()), device)
     np.testing.assert_array_equal(read(compute(ADD_ONE, buffer)), VALUES + 1)
     np.testing.assert_array_equal(read(move(buffer, other)), VALUES)
     assert device.memory_stats()["bytes_in_use"] == 0 or buffer.block.nbytes == 0
@@ -341,17 +341,17 @@ def test_adopted_memory_is_a_buffer_like_others(platform: Platform) -> None:
 @pytest.mark.parametrize("layout", [layout for layout in SOURCES if layout != "other dtype"])
 def test_adopted_memory_may_have_any_strides(platform: Platform, layout: str) -> None:
     device, other = platform.devices[:2]
-    foreign = SOURCES[layout](24)
-    buffer = platform.scheduler.adopt(foreign, device)
-    np.testing.assert_array_equal(read(buffer), foreign)
-    np.testing.assert_array_equal(read(move(buffer, other)), foreign)
+    values = SOURCES[layout](24)
+    buffer = platform.scheduler.adopt(foreign_array(device, values), device)
+    np.testing.assert_array_equal(read(buffer), values)
+    np.testing.assert_array_equal(read(move(buffer, other)), values)
 
 
 def test_adopted_memory_counts_for_what_its_stream_has_enqueued(platform: Platform) -> None:
     device = platform.devices[0]
     theirs = device.download
     latch = platform.scheduler.hold(theirs)
-    buffer = platform.scheduler.adopt(VALUES.copy(), device, theirs)
+    buffer = platform.scheduler.adopt(foreign_array(device, VALUES.copy()), device, theirs)
     assert not platform.scheduler.is_ready([buffer])
     result = compute(ADD_ONE, buffer)
     assert not platform.scheduler.is_ready([result])
@@ -361,7 +361,7 @@ def test_adopted_memory_counts_for_what_its_stream_has_enqueued(platform: Platfo
 
 def test_an_owner_lives_as_long_as_work_needs_it_and_no_longer(platform: Platform) -> None:
     device, other = platform.devices[:2]
-    foreign = VALUES.copy()
+    foreign = foreign_array(device, VALUES.copy())
     latch = platform.scheduler.hold(device.transfer_to(other))
     buffer = platform.scheduler.adopt(foreign, device)
     block = buffer.block
@@ -393,7 +393,7 @@ def test_lent_memory_is_complete_for_their_stream_and_read_by_it(platform: Platf
     assert len(records[0].waits) == 2
     held.release()
     np.testing.assert_array_equal(read(buffer), VALUES * 7)
-    np.testing.assert_array_equal(seen.array, VALUES + 1)
+    np.testing.assert_array_equal(host_values(seen.array), VALUES + 1)
     assert other.memory_stats()["bytes_in_use"] == 0
 
 
@@ -413,7 +413,7 @@ def test_lending_to_the_host_waits(platform: Platform) -> None:
     device = platform.devices[0]
     result = compute(ADD_ONE, put(device, VALUES))
     with platform.scheduler.lend(result) as array:
-        np.testing.assert_array_equal(array, VALUES + 1)
+        np.testing.assert_array_equal(host_values(array), VALUES + 1)
 
 
 # ---------------------------------------------------------------------- failures
@@ -499,7 +499,7 @@ def test_a_copy_that_does_not_fit_leaves_no_trace(platform: Platform) -> None:
     target = new(other, source, TRANSFER)
     stream = device.transfer_to(other)
     broken = CopyTask(("no slices",), None, "local", 8)  # type: ignore[arg-type]
-    with pytest.raises(IndexError):
+    with pytest.raises((IndexError, ValueError)):
         platform.scheduler.submit_moves([(copy_task(source), stream, source, target), (broken, stream, source, target)])
     assert not platform.scheduler.is_ready([target])
     latch.release()

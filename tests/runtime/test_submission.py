@@ -52,7 +52,11 @@ def test_times_are_in_order(platform: Platform) -> None:
         read(result)
         after = time.perf_counter_ns()
         for record in records:
-            assert before <= record.enqueue <= record.start <= record.end <= after
+            assert before <= record.enqueue <= after
+            if platform.name == "cuda":  # events carry no timing
+                assert record.start == record.end == 0
+            else:
+                assert record.enqueue <= record.start <= record.end <= after
 
 
 def test_start_and_end_are_zero_until_known(platform: Platform) -> None:
@@ -63,7 +67,8 @@ def test_start_and_end_are_zero_until_known(platform: Platform) -> None:
     assert (records[-1].start, records[-1].end) == (0, 0)
     latch.release()
     read(result)
-    assert 0 < records[-1].start <= records[-1].end
+    if platform.name != "cuda":  # events carry no timing
+        assert 0 < records[-1].start <= records[-1].end
 
 
 def test_latches_are_recorded_too(platform: Platform) -> None:

@@ -172,7 +172,7 @@ def test_blocks_never_overlap_and_the_bound_holds(sizes: list[int], choices: Any
         in_use = [(other, copy) for other, copy in in_use if copy is None or not copy.done]
         assert not any(overlap(block, other) for other, _ in in_use)
         in_use.append((block, None))
-        for other, copy in in_use:
+        for _, copy in in_use:
             if copy is not None and choices.random() < 0.2:
                 copy.done = True
         assert ring.pinned_bytes <= MIB

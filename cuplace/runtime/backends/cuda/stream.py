@@ -10,11 +10,11 @@ from cupy.cuda import runtime
 
 from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
+from cuplace.runtime.backends.cuda.copies import LocalMover, Mover
 from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane
 from cuplace.runtime.backends.interrupts import Uninterrupted
 
 if TYPE_CHECKING:
-    from cuplace.runtime.backends.cuda.copies import Mover
     from cuplace.runtime.backends.cuda.gpu import Gpu
     from cuplace.runtime.backends.cuda.host import HostCopies
     from cuplace.runtime.backends.cuda.latch import CudaLatch, Latches
@@ -58,9 +58,9 @@ class CudaStream:
         self.lane = lane
         self.home = home
         self.path = None if mover is None else mover.path
+        self._mover = mover or LocalMover()
         self._host = host
         self._latches = latches
-        self._mover = mover
         self._tail: tuple[CudaStream, Lane] = (self, lane)
         self._error: BaseException | None = None
         self._held: list[Release] = []
@@ -85,7 +85,6 @@ class CudaStream:
 
     def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
         if self._begins(needs, submission) and target.nbytes:
-            assert self._mover is not None
             try:
                 with Uninterrupted():  # it only enqueues; else memory could be lost between two calls
                     self._mover.copy(self, source, target)
