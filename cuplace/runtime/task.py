@@ -22,9 +22,12 @@ class Task:
         name: what a timeline shows: the op, the jitted function.
         nbytes: bytes that a copy moves; 0 for compute.
         path: how a copy travels; empty for compute.
+        library: whether it calls libraries that run threads of their own.
     """
 
     __slots__ = ("kind", "name", "nbytes", "path")
+
+    library: bool = False
 
     def __init__(self, kind: str, name: str, nbytes: int = 0, path: str = "") -> None:
         self.kind = kind
@@ -48,12 +51,13 @@ class ComputeTask(Task):
     ``seconds`` estimates its run time: work that is shorter than a hand-off between threads is not handed off.
     """
 
-    __slots__ = ("run", "seconds")
+    __slots__ = ("library", "run", "seconds")
 
-    def __init__(self, name: str, run: Work, seconds: float) -> None:
+    def __init__(self, name: str, run: Work, seconds: float, library: bool = False) -> None:
         super().__init__("compute", name)
         self.run = run
         self.seconds = seconds
+        self.library = library
 
     def enqueue(
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],

@@ -158,13 +158,15 @@ def test_strands_use_it() -> None:
         seen.append(counts())
         return x @ x
 
+    multiplying = task(multiply, seconds=LONG)
+    multiplying.library = True
     try:
         sources = [put(device, np.eye(8)) for device in platform.devices]
-        results = [compute(task(multiply, seconds=LONG), source) for source in sources]
+        results = [compute(multiplying, source) for source in sources]
         in_threads([lambda buffer=buffer: read(buffer) for buffer in results])
         with pytest.raises(ValueError, match="boom"):
             read(compute(failing("boom"), sources[0]))
-        read(compute(task(multiply, seconds=LONG), sources[0]))
+        read(compute(multiplying, sources[0]))
     finally:
         platform.close()
     assert seen == [[1] * len(before)] * 3

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from cuplace.runtime.backends.cpu import open_backend
-from cuplace.runtime.backends.cpu.strand import INLINE_SECONDS
-from cuplace.runtime.platform import Platform
+from cuplace.runtime.backends.cpu.strand import INLINE_SECONDS, SHARED_SECONDS
+from cuplace.runtime.platform import Platform, open_platform
 from tests.runtime.streams import ADD_ONE, LONG, SQUARE, compute, failing, in_threads, jitter, move, put, read, task
 
 VALUES = np.arange(12, dtype=np.int64)
@@ -116,7 +116,27 @@ def test_small_ready_work_runs_in_the_call(alone: Platform) -> None:
     assert read(small)[0] == threading.get_ident()
     copied = move(small, alone.devices[1])
     assert copied.writes == ()
-    assert compute(task(name_of_thread, seconds=INLINE_SECONDS * 2), source).writes != ()
+    assert compute(task(name_of_thread, seconds=SHARED_SECONDS * 2), source).writes != ()
+
+
+def test_middling_work_runs_in_the_call_only_where_no_worker_is_idle(alone: Platform) -> None:
+    """A worker gets the interpreter's lock only when the caller lets it go, as the caller does in such work."""
+    middling = (INLINE_SECONDS + SHARED_SECONDS) / 2
+    assert compute(task(name_of_thread, seconds=middling), put(alone.devices[0], VALUES)).writes == ()
+    platform = open_platform("cpu", 2, workers=1)
+    try:
+        home, other = platform.devices
+        first = compute(task(name_of_thread, seconds=middling), put(home, VALUES))
+        assert first.writes != ()
+        busy = threading.Event()
+        held = threading.Event()
+        compute(task(lambda x: (busy.set(), held.wait(20), x)[-1]), put(home, VALUES))
+        assert busy.wait(20)
+        assert read(compute(task(name_of_thread, seconds=middling), put(other, VALUES)))[0] == threading.get_ident()
+        held.set()
+        assert read(first)[0] != threading.get_ident()
+    finally:
+        platform.close()
 
 
 def test_small_work_keeps_its_place_behind_queued_work(alone: Platform) -> None:

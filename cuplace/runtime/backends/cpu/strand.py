@@ -3,7 +3,8 @@
 A strand is a FIFO of items. An item starts when it is at the head of its strand and the events it waits for are
 complete; waits are continuations, so they never hold a worker. Whoever waits works: a thread in ``synchronize``
 runs ready items itself. Small work whose inputs are ready runs at once in the calling thread, because handing it
-to another thread would take longer than the work.
+to another thread would take longer than the work; somewhat larger work does so where no worker is idle, because a
+worker gets the interpreter's lock only when the caller lets it go, and the caller lets it go inside such work.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ from cuplace.runtime.submission import Submission
 INLINE_SECONDS = 40e-6
 """Work estimated to be shorter than this runs in the calling thread if it can start at once."""
 
+SHARED_SECONDS = 150e-6
+"""Work estimated to be shorter than this runs in the calling thread if it can start at once and no worker is idle."""
+
 COPY_BYTES_PER_SECOND = 8e9
 
 _now = time.perf_counter_ns
@@ -36,7 +40,7 @@ class Item:
     """One piece of queued work; it is also the event that marks its end."""
 
     __slots__ = (
-        "stream", "submission", "record", "call", "needs", "blockers", "waiters", "done", "error",
+        "stream", "submission", "record", "call", "needs", "blockers", "waiters", "done", "error", "watched",
     )  # fmt: skip
 
     def __init__(self, stream: Strand, record: Submission, call: Callable[[], None] | None, needs: Sequence[Event]):
@@ -49,6 +53,7 @@ class Item:
         self.waiters: list[Item] = []
         self.done = False
         self.error: BaseException | None = None
+        self.watched = False  # a thread sleeps until this item is done
 
 
 class Gate:
@@ -70,7 +75,7 @@ class Gate:
         """Let the strand go on. Releasing twice does nothing."""
         with Uninterrupted(), self._pool.lock:
             if not self._signal.done:
-                self._pool.complete(self._signal, None)
+                self._pool.wake(self._pool.complete(self._signal, None), self._signal)
 
 
 class Strand:
@@ -98,7 +103,7 @@ class Strand:
         self, work: Work, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...],
         needs: Sequence[Event], seconds: float, submission: Submission,
     ) -> None:  # fmt: skip
-        if seconds > INLINE_SECONDS or self.items or self._pending or needs:
+        if self.items or self._pending or needs or (seconds > INLINE_SECONDS and self.pool.takes(seconds)):
             self._queue(lambda: work(reads, writes, scalars), needs, submission)
             return
         submission.start = _now()
@@ -111,13 +116,13 @@ class Strand:
 
     def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
         small = target.nbytes <= INLINE_SECONDS * COPY_BYTES_PER_SECOND
-        if small and not self.items and not self._pending and not needs:
-            submission.start = _now()
-            np.copyto(target, source)
-            submission.end = _now()
-            self.last = None
-        else:
+        if self.items or self._pending or needs or not small:
             self._queue(lambda: np.copyto(target, source), needs, submission)
+            return
+        submission.start = _now()
+        np.copyto(target, source)
+        submission.end = _now()
+        self.last = None
 
     def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
         if self.items or self._pending:
@@ -165,11 +170,10 @@ class Strand:
         self.pool.append(self, item)
 
 
-def _cores() -> int:
-    """How many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def _workers() -> int:
+    """One worker less than the cores that this process may use: the thread that waits is one more."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
 
 
 class Pool:
@@ -178,12 +182,17 @@ class Pool:
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self.lock = threading.Lock()
         self._jitter = jitter
-        self._count = workers if workers is not None else _cores()
+        self._count = workers if workers is not None else _workers()
+        self._idle = self._count
         self._changed = threading.Condition(self.lock)
         self._ready: deque[Strand] = deque()
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._blas: SingleThreadedBlas | None = None
+
+    def takes(self, seconds: float) -> bool:
+        """Whether work that could start at once is better queued than run by the caller."""
+        return seconds > SHARED_SECONDS or self._idle > len(self._ready)
 
     def append(self, strand: Strand, item: Item) -> None:
         with self.lock:
@@ -208,6 +217,9 @@ class Pool:
                     self._run_one()
             else:
                 self._wait_for_change(event)
+        if self._ready:
+            with self.lock:
+                self._changed.notify()  # what this thread does not take any more is for another one
 
     def _run_one(self) -> None:
         with self.lock:
@@ -219,22 +231,35 @@ class Pool:
         with self.lock:
             try:
                 while not self._ready and not event.done:
+                    event.watched = True
                     self._changed.wait()
             except BaseException:
                 self._changed.notify()  # an interrupt: what this thread was woken for is for another one to do
                 raise
 
-    def complete(self, item: Item, error: BaseException | None) -> None:
-        """Mark an item as done and let go on what waited for it. The caller holds the lock."""
+    def complete(self, item: Item, error: BaseException | None) -> int:
+        """Mark an item as done and let go on what waited for it; how many strands became ready.
+
+        The caller holds the lock, and wakes other threads afterwards.
+        """
         item.error = error
         item.done = True
+        ready = 0
         for waiter in item.waiters:
             waiter.blockers -= 1
             strand = waiter.stream
             if waiter.blockers == 0 and strand.items and strand.items[0] is waiter:
                 self._ready.append(strand)
+                ready += 1
         item.waiters = []
-        self._changed.notify_all()
+        return ready
+
+    def wake(self, count: int, item: Item) -> None:
+        """Wake threads for ``count`` ready strands, and those that sleep until ``item`` is done."""
+        if item.watched:
+            self._changed.notify_all()
+        elif count > 0:
+            self._changed.notify(count)
 
     def close(self) -> None:
         with self.lock:
@@ -251,16 +276,20 @@ class Pool:
             thread.start()
 
     def _work(self) -> None:
+        finished = 0
         while True:
             with self.lock:
+                self._idle += finished
                 while not self._ready and not self._closed:
                     self._changed.wait()
                 if self._closed:
                     return
+                self._idle -= 1
                 strand = self._ready.popleft()
             if self._jitter is not None:
                 self._jitter()
             self._run_head(strand)
+            finished = 1
 
     def _run_head(self, strand: Strand) -> None:
         item = strand.items[0]
@@ -270,10 +299,11 @@ class Pool:
         item.needs = ()
         with self.lock:
             strand.items.popleft()
-            self.complete(item, error)
+            ready = self.complete(item, error)
             if strand.items and strand.items[0].blockers == 0:
                 self._ready.append(strand)
-                self._changed.notify()
+                ready += 1
+            self.wake(ready - 1, item)  # this thread takes one of them
 
     def _call(self, item: Item) -> BaseException | None:
         for event in item.needs:
@@ -281,10 +311,13 @@ class Pool:
                 return event.error
         if item.call is None:
             return None
-        assert self._blas is not None
         item.record.start = _now()
         try:
-            with self._blas:
+            if item.record.task.library:
+                assert self._blas is not None
+                with self._blas:
+                    item.call()
+            else:
                 item.call()
             return None
         except BaseException as error:
