@@ -1,7 +1,8 @@
 """What all tests share: the fixture `platform`, which runs a test on every platform at hand.
 
 A test that takes `platform` gets it opened with eight devices and made the current one, in a fresh state;
-when the test ends, the platform must still be healthy. A test marked `order` runs on many seeds.
+when the test ends, the platform must still be healthy. A test marked `order` runs on many seeds. The cuda platform
+runs on fake GPUs (`tests/fakegpus.py`) where the real CuPy and a C++ compiler are installed.
 """
 
 from __future__ import annotations
@@ -19,17 +20,19 @@ import pytest
 from cuplace.runtime import context
 from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform, activated, open_platform
+from tests import fakegpus
 
 NUM_DEVICES = 8
-ORDER_SEEDS = {"cpu": 4, "sim": 50}
-DEEP_ORDER_SEEDS = {"cpu": 40, "sim": 500}
+SEEDS = {"cpu": 1, "sim": 1, "cuda": 2}
+ORDER_SEEDS = {"cpu": 4, "sim": 50, "cuda": len(fakegpus.CASES)}
+DEEP_ORDER_SEEDS = {"cpu": 40, "sim": 500, "cuda": len(fakegpus.DEEP_CASES)}
 
 
 class Case(NamedTuple):
     """One way to run a test: a platform by name, and a seed.
 
     On sim the seed chooses the order of execution; on cpu seed 0 runs as users do, and the others delay what
-    workers do at random.
+    workers do at random; on cuda it is a number in `fakegpus.DEEP_CASES`.
     """
 
     name: str
@@ -37,11 +40,15 @@ class Case(NamedTuple):
 
     @property
     def label(self) -> str:
+        if self.name == "cuda":
+            return f"cuda-{fakegpus.DEEP_CASES[self.seed].label}"
         return f"{self.name}-seed{self.seed}" if self.seed else self.name
 
     def open(self) -> Platform:
         if self.name == "sim":
             return open_platform("sim", NUM_DEVICES, seed=self.seed)
+        if self.name == "cuda":
+            return fakegpus.open_fake(fakegpus.DEEP_CASES[self.seed])
         return open_platform(self.name, NUM_DEVICES, jitter=_delays(self.seed) if self.seed else None)
 
 
@@ -51,7 +58,7 @@ def _delays(seed: int) -> Callable[[], None]:
     return lambda: time.sleep(chance.random() * 2e-3) if chance.random() < 0.3 else None
 
 
-PLATFORMS = ("cpu", "sim")
+PLATFORMS = ("cpu", "sim", "cuda")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -84,9 +91,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     deep = metafunc.config.getoption("--deep")
     only = metafunc.config.getoption("--platform")
     ordered = metafunc.definition.get_closest_marker("order") is not None
-    seeds = (DEEP_ORDER_SEEDS if deep else ORDER_SEEDS) if ordered else dict.fromkeys(PLATFORMS, 1)
-    cases = [Case(name, seed) for name in PLATFORMS for seed in range(seeds[name])]
-    cases = [case for case in cases if only in (None, case.name)]
+    seeds = (DEEP_ORDER_SEEDS if deep else ORDER_SEEDS) if ordered else SEEDS
+    cases = [Case(name, seed) for name in PLATFORMS if only in (None, name) for seed in range(seeds[name])]
+    if fakegpus.missing():
+        cases = [case for case in cases if case.name != "cuda"]
     metafunc.parametrize("platform", cases, ids=[case.label for case in cases], indirect=True)
 
 
@@ -117,6 +125,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     finally:
         _restore(saved)
         opened.close()
+    if case.name == "cuda":
+        fakegpus.assert_no_reports()
 
 
 def _restore(saved: dict[str, object]) -> None:

@@ -37,18 +37,18 @@ def find_gpus() -> Found:
     return Found(count, f"{count} GPUs answer" if count else "the CUDA driver finds no GPU", not count)
 
 
-def open_backend() -> CudaBackend:
-    """A new backend on all GPUs that the process sees.
+def open_backend(gpus: int | None = None) -> CudaBackend:
+    """A new backend on all GPUs that the process sees, or on the first ``gpus`` of them.
 
     Raises:
-        NoGpuError: a RuntimeError: there are none, and why.
+        NoGpuError: a RuntimeError: there are none or too few, and why.
     """
     found = find_gpus()
-    if not found.gpus:
+    if found.gpus < (gpus or 1):
         raise errors.NoGpuError(found.reason)
     from cuplace.runtime.backends.cuda.backend import CudaBackend
 
-    return CudaBackend()
+    return CudaBackend(gpus)
 
 
 def _has_driver() -> bool:

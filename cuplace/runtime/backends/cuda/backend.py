@@ -34,7 +34,7 @@ class CudaBackend:
     """Implements ``runtime.backends.base.Backend`` on CuPy.
 
     Attributes:
-        gpus: all GPUs that the process sees.
+        gpus: the GPUs that devices are made of.
         ring: the pinned memory that copies pass through.
         links: how pairs of GPUs reach each other.
     """
@@ -43,10 +43,11 @@ class CudaBackend:
     device_platform = "gpu"
     device_class = "CudaDevice"
 
-    def __init__(self) -> None:
+    def __init__(self, gpus: int | None = None) -> None:
+        """On all GPUs that the process sees, or on the first ``gpus`` of them."""
         # Read by the driver when the first context is made; without it streams share 8 hardware queues.
         os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", str(MOST_STREAMS))
-        count = int(runtime.getDeviceCount())
+        count = int(runtime.getDeviceCount()) if gpus is None else gpus
         self.gpus = [Gpu(ordinal, count - 1, self._find_lost) for ordinal in range(count)]
         self.device_kind = self.gpus[0].name
         self.xp: Any = ArrayModule()
