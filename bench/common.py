@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -77,7 +78,8 @@ class Row:
     `cuplace@512` (with 512 devices), `cuplace-sync` (with `config.sync`) and `python` (bare processes).
 
     Attributes:
-        budget: the largest `ours / theirs`; without `theirs`, the largest `ours` in the case's own unit.
+        budget: the largest `ours / theirs`; without `theirs`, the largest `ours` in the case's own unit. Infinite
+            where a figure is shown without a limit.
         faster: the budget is the least `theirs / ours`.
         plus: the budget is the most that `ours - theirs` may be, in seconds.
     """
@@ -171,7 +173,7 @@ def judge(row: Row, figures: dict[str, Figure]) -> dict[str, Any]:
     theirs = figures[row.theirs] if row.theirs else None
     if theirs is None:
         value, text = ours.median, str(ours).partition(" [")[0]
-        limit = str(Figure.of([row.budget], ours.timed)).partition(" [")[0]
+        limit = str(Figure.of([row.budget], ours.timed)).partition(" [")[0] if math.isfinite(row.budget) else "none"
     elif row.plus:
         value = ours.median - theirs.median
         text, limit = f"{value * 1e3:+.0f} ms", f"{row.budget * 1e3:+.0f} ms"

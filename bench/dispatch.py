@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from bench.common import Case, Figure, Row, main
@@ -58,9 +60,15 @@ def move_other_layout(lib: Any) -> Any:
     return _mesh_to_mesh(lib, None, "x")
 
 
-def trace_an_op(lib: Any) -> Any:
-    """Seconds an op: the first call of a jitted chain less a later one, over its ops."""
-    x, sin, clock = lib.jnp.arange(8.0), lib.jnp.sin, time.perf_counter
+def first_calls(lib: Any, what: str) -> Any:
+    """Seconds an op of the first calls of a jitted chain: to trace it, or to place it on a device.
+
+    The first call of all traces and places, the first one on another device only places, and a later one there
+    does neither.
+    """
+    sin, clock, spec = lib.jnp.sin, time.perf_counter, lib.P()
+    places = [lib.on(lib.mesh(i, i + 1), *spec) for i in range(2)]
+    one, other = [lib.put(lib.np.arange(8, dtype="float32"), place) for place in places]
 
     def once() -> float:
         def chain(x: Any) -> Any:
@@ -70,11 +78,12 @@ def trace_an_op(lib: Any) -> Any:
 
         jitted = lib.jax.jit(chain)
         times = []
-        for _ in range(2):
+        for x in (one, other, other):
             start = clock()
             lib.jax.block_until_ready(jitted(x))
             times.append(clock() - start)
-        return (times[0] - times[1]) / (2 * CHAIN)
+        both, placed, run = times
+        return (both - placed if what == "tracing" else placed - run) / (2 * CHAIN)
 
     return once
 
@@ -132,7 +141,8 @@ CASES = {
     "put": Case(put_32_bytes),
     "same": Case(move_same_layout),
     "other": Case(move_other_layout, number=100),
-    "trace": Case(trace_an_op, mode="own", samples=5),
+    "trace": Case(partial(first_calls, what="tracing"), mode="own", samples=5),
+    "place": Case(partial(first_calls, what="placing"), mode="own", samples=5),
     "plan 44": Case(plan_2000, mode="own"),
     "plan 512": Case(plan_262144, mode="own", samples=1),
     "cached": Case(plan_cached, mode="own", samples=101),
@@ -147,6 +157,7 @@ ROWS = [
     Row("mesh to mesh, 4 shards, same layout", "cuplace:same", "jax:same", 0.5),
     Row("mesh to mesh, 4 shards, other layout", "cuplace:other", "jax:other", 0.5),
     Row("tracing, an op", "cuplace:trace", None, 50e-6),
+    Row("placing, an op", "cuplace:place", None, math.inf),
     Row("plan of 1,936 moves", "cuplace@512:plan 44", None, 10e-3),
     Row("plan of 262,144 moves", "cuplace@512:plan 512", None, 1.0),
     Row("cached plan", "cuplace@512:cached", None, 50e-6),
