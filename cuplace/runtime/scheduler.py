@@ -88,7 +88,7 @@ class Scheduler:
         nbytes = math.prod(shape) * dtype.itemsize
         with self.lock:
             if self.graveyard:
-                self.park()
+                self._park()
             return [self._new_buffer(device, arena, shape, dtype, nbytes) for device in devices]
 
     def _new_buffer(
@@ -106,18 +106,20 @@ class Scheduler:
     def park(self) -> None:
         """Take in the blocks of buffers that died since the last call of a door."""
         with self.lock:
-            run_ahead = self._run_ahead
-            while run_ahead and run_ahead[0].done:  # their errors may hold frames that hold buffers
-                run_ahead.popleft()
-            graveyard = self.graveyard
-            while graveyard:
-                block, writes, reads = graveyard.popleft()
-                if reads:
-                    block.arena.release(block, (*writes, *reads.values()))
-                elif writes:
-                    block.arena.release(block, writes)
-                else:
-                    block.arena.free(block)
+            self._park()
+
+    def _park(self) -> None:
+        run_ahead, graveyard = self._run_ahead, self.graveyard
+        while run_ahead and run_ahead[0].done:  # their errors may hold frames that hold buffers
+            run_ahead.popleft()
+        while graveyard:
+            block, writes, reads = graveyard.popleft()
+            if reads:
+                block.arena.release(block, (*writes, *reads.values()))
+            elif writes:
+                block.arena.release(block, writes)
+            else:
+                block.arena.free(block)
 
     # ------------------------------------------------------------------ submit
 
@@ -137,7 +139,7 @@ class Scheduler:
             line = caller()
         with self.lock:
             if self.graveyard:
-                self.park()
+                self._park()
             launch = self._launch
             now = _now()
             for stream, reads, writes in launches:
@@ -166,7 +168,7 @@ class Scheduler:
             line = caller()
         with self.lock:
             if self.graveyard:
-                self.park()
+                self._park()
             new, launch, now = self._new_buffer, self._launch, _now()
             results = [
                 [new(device, COMPUTE, shape, dtype, nbytes) for shape, dtype, nbytes in made] for device, _ in launches
@@ -178,6 +180,23 @@ class Scheduler:
         if config.sync:
             self.host_wait([buffer for writes in results for buffer in writes])
         return results
+
+    def submit_one(
+        self, task: Task, made: Made, device: Device, reads: Sequence[Buffer], scalars: tuple[Any, ...] = ()
+    ) -> Buffer:
+        """``submit_new`` for one shard with one result: the road of eager operations on one device."""
+        line = caller()
+        with self.lock:
+            if self.graveyard:
+                self._park()
+            shape, dtype, nbytes = made
+            result = self._new_buffer(device, COMPUTE, shape, dtype, nbytes)
+            self._launch(task, device.compute, reads, (result,), scalars, line, _now())
+            if self._run_ahead:
+                self._bound_run_ahead()
+        if config.sync:
+            self.host_wait((result,))
+        return result
 
     def submit_moves(
         self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], line: Line | None = None
@@ -191,7 +210,7 @@ class Scheduler:
             line = caller()
         with self.lock:
             if self.graveyard:
-                self.park()
+                self._park()
             written: dict[Buffer, tuple[Event, ...]] = {}
             enqueue, now = self._enqueue, _now()
             try:
@@ -224,7 +243,7 @@ class Scheduler:
             line = caller()
         with self.lock:
             if self.graveyard:
-                self.park()
+                self._park()
             now = _now()
             for buffer, source in pairs:
                 self._upload(buffer, source, line, now)

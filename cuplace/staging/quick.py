@@ -56,28 +56,25 @@ def direct_run(
     every name looked up and every loop made here is paid at each operation of a program.
     """
     (device,), (task,) = step.devices, step.tasks
-    submit, writes, make = device.scheduler.submit_new, step.writes, Array._make
+    submit, made, make = device.scheduler.submit_one, step.writes[0], Array._make
     kind = (arity, tuple(reads), tuple([i for i, _ in numbers]))
     convert = numbers[0][1] if numbers else None
     committed = governor is not None
-
-    def launch(buffers: tuple[Any, ...], scalars: tuple[Any, ...], governing: Any) -> Array:
-        (results,) = submit(task, writes, ((device, buffers),), scalars)
-        return make(results, key, governing._origin if committed else None)
 
     def array(x: Any) -> Array:
         try:
             buffers = (x._buffers[0],)
         except IndexError:
             raise deleted_error(x) from None
-        return launch(buffers, (), x)
+        return make([submit(task, made, device, buffers)], key, x._origin if committed else None)
 
     def array_array(x: Any, y: Any) -> Array:
         try:
             buffers = (x._buffers[0], y._buffers[0])
         except IndexError:
             raise _deleted((x, y)) from None
-        return launch(buffers, (), y if governor else x)
+        origin = (y if governor else x)._origin if committed else None
+        return make([submit(task, made, device, buffers)], key, origin)
 
     def array_number(x: Any, y: Any) -> Array:
         assert convert is not None
@@ -85,7 +82,7 @@ def direct_run(
             buffers = (x._buffers[0],)
         except IndexError:
             raise deleted_error(x) from None
-        return launch(buffers, (convert(y),), x)
+        return make([submit(task, made, device, buffers, (convert(y),))], key, x._origin if committed else None)
 
     def number_array(x: Any, y: Any) -> Array:
         return array_number(y, x)

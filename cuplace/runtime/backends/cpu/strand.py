@@ -211,15 +211,17 @@ class Pool:
 
     def synchronize(self, event: Item) -> None:
         """Run ready items in the calling thread until ``event`` is complete."""
-        while not event.done:
+        try:
+            while not event.done:
+                if self._ready:
+                    with Uninterrupted():
+                        self._run_one()
+                else:
+                    self._wait_for_change(event)
+        finally:
             if self._ready:
-                with Uninterrupted():
-                    self._run_one()
-            else:
-                self._wait_for_change(event)
-        if self._ready:
-            with self.lock:
-                self._changed.notify()  # what this thread does not take any more is for another one
+                with self.lock:
+                    self._changed.notify()  # what this thread does not take any more is for another one
 
     def _run_one(self) -> None:
         with self.lock:
@@ -229,13 +231,9 @@ class Pool:
 
     def _wait_for_change(self, event: Item) -> None:
         with self.lock:
-            try:
-                while not self._ready and not event.done:
-                    event.watched = True
-                    self._changed.wait()
-            except BaseException:
-                self._changed.notify()  # an interrupt: what this thread was woken for is for another one to do
-                raise
+            while not self._ready and not event.done:
+                event.watched = True
+                self._changed.wait()
 
     def complete(self, item: Item, error: BaseException | None) -> int:
         """Mark an item as done and let go on what waited for it; how many strands became ready.
