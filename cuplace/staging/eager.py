@@ -178,6 +178,8 @@ class Eager:
         """The key of a call as it is written, without finding out which argument goes where; None where there is
         none."""
         fixed = self._fixed
+        if len(args) > len(self._signature.names):
+            return None
         parts: list[Any] = [context_key()]
         try:
             for name, arg in zip(self._signature.names, args, strict=False):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 
@@ -152,6 +154,13 @@ def test_wrong_calls_raise_pythons_errors(platform):
         add(1)
     with pytest.raises(TypeError):
         total(1.0, nonsense=3)
+    x = device_put(numbers(3))
+    for call in (add, same):
+        right = (x, x)[: len(inspect.signature(call).parameters)]
+        call(*right)  # from now on calls that are spelled so take a quicker road
+        for extra in (x, None, 1):
+            with pytest.raises(TypeError, match="too many positional arguments"):
+                call(*right, extra)
 
 
 def test_deleted_arrays_are_refused_on_the_quick_road_too(platform):
