@@ -17,9 +17,10 @@ import shutil
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from tests.fakecuda import cache
 from tests.fakecuda.cache import BuildError
@@ -49,6 +50,7 @@ _CONSTANTS = {
 }
 
 Log = Callable[[str], None]
+T = TypeVar("T")
 
 
 def build(log: Log = lambda text: None) -> Path:
@@ -67,9 +69,19 @@ def cupy_source() -> Path:
 
 @functools.cache
 def content_key() -> str:
-    """Changes with everything that is compiled here."""
+    """Changes with everything that the library and CuPy's module are made of."""
+    return _digest([*HERE.glob("src/*"), HERE / "shim" / "launch.h", *HERE.glob("include/**/*.h"), HERE / "build.py"])
+
+
+@functools.cache
+def shim_key() -> str:
+    """Changes with everything that kernels are compiled with."""
+    return _digest([*HERE.glob("shim/*"), *HERE.glob("include/**/*.h")])
+
+
+def _digest(paths: Sequence[Path]) -> str:
     digest = hashlib.sha256(f"{sys.version} {CUPY_VERSION} {CXX} {_FLAGS}".encode())
-    for path in sorted([*HERE.glob("src/*"), *HERE.glob("shim/*"), *HERE.glob("include/**/*.h"), HERE / "build.py"]):
+    for path in sorted(paths):
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -128,7 +140,7 @@ def _make(log: Log, work: Path) -> None:
     _timed(log, "CuPy's runtime module", _make_runtime, source, work)
 
 
-def _timed(log: Log, text: str, function: Callable, *args: object):  # type: ignore[no-untyped-def]
+def _timed(log: Log, text: str, function: Callable[..., T], *args: object) -> T:
     start = time.monotonic()
     result = function(*args)
     log(f"{text}: {time.monotonic() - start:.1f} s")

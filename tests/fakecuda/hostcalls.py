@@ -128,13 +128,15 @@ def _replacement(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-@native.HostCall
-def _run(number: int) -> None:
+def _run_waiting(number: int) -> None:
     function = _waiting.pop(number)
     try:
         function()
     except Exception:
         native.library().fake_report(b"host call failed", traceback.format_exc().encode())
+
+
+_run = native.HostCall(_run_waiting)
 
 
 def _numpy_function(name: str) -> Callable[..., Any]:

@@ -110,7 +110,7 @@ def compile_source(
     text = f"{for_host(source)}\n{exports}"
     prefix = ("kernel_shim.h", "cupy_arrays.h") if cupy else ("kernel_shim.h",)
     flags = [*_FLAGS, *(_SANITIZE if sanitize else []), *include_flags(cupy), *_kept(options)]
-    key = hashlib.sha256("\0".join([text, *prefix, build.content_key(), *flags]).encode()).hexdigest()[:24]
+    key = hashlib.sha256("\0".join([text, *prefix, build.shim_key(), *flags]).encode()).hexdigest()[:24]
     with _lock:
         if key not in _loaded:
             _shared_library(sanitize)
@@ -152,7 +152,7 @@ def _compile(text: str, prefix: Sequence[str], flags: Sequence[str], work: Path)
 
 def _precompiled(prefix: Sequence[str], flags: Sequence[str]) -> Path:
     """A header that g++ has read before: it takes two thirds off the time of a compilation."""
-    key = hashlib.sha256("\0".join([*prefix, build.content_key(), *flags]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join([*prefix, build.shim_key(), *flags]).encode()).hexdigest()[:16]
 
     def make(work: Path) -> None:
         header = work / "prefix.h"
@@ -167,7 +167,7 @@ def _precompiled(prefix: Sequence[str], flags: Sequence[str]) -> Path:
 def _shared_library(sanitize: bool) -> ctypes.CDLL:
     """What all kernels call (see ``shim/runtime.h``), loaded so that they find it."""
     flags = [*_FLAGS, *(_SANITIZE if sanitize else []), *include_flags(cupy=False)]
-    key = hashlib.sha256("\0".join([build.content_key(), *flags]).encode()).hexdigest()[:16]
+    key = hashlib.sha256("\0".join([build.shim_key(), *flags]).encode()).hexdigest()[:16]
 
     def make(work: Path) -> None:
         cache.run([build.CXX, *flags, "-shared", _SHIM / "runtime.cpp", "-o", work / "libshim.so"])

@@ -13,8 +13,8 @@ import importlib.util
 import itertools
 import os
 import sys
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
@@ -110,15 +110,15 @@ def module_source(
     number = next(_numbers)
     names: dict[str, str] = {}
     # g++ works while NVRTC does, in the block inside.
-    compiling = _pool().submit(_compile, number, source, options, expressions, sanitize)
+    compiling = _pool().submit(
+        hostkernels.compile_source,
+        source, options, cupy="cupy/" in source, expressions=expressions, sanitize=sanitize,
+    )  # fmt: skip
     native.library().fake_set_loading_module(number)
     try:
         yield names
     finally:
-        library = compiling.result()
-        if library is not None:
-            for name in library.names:
-                _register(number, library, name, names.get(name, name))
+        _register(number, source, compiling, names)
 
 
 @functools.cache
@@ -126,26 +126,19 @@ def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(thread_name_prefix="fakecuda-g++")
 
 
-def _compile(
-    number: int, source: str, options: Sequence[str], expressions: Sequence[str], sanitize: bool
-) -> HostLibrary | None:
+def _register(number: int, source: str, compiling: Future[HostLibrary], names: Mapping[str, str]) -> None:
+    fake = native.library()
     try:
-        return hostkernels.compile_source(
-            source, options, cupy="cupy/" in source, expressions=expressions, sanitize=sanitize
-        )
+        library = compiling.result()
     except BuildError as error:
-        # Such a kernel fails when it is launched, with this reason in the report.
-        for kernel in kernels_of(source):
-            reason = _first_errors(str(error))
-            native.library().fake_register_failure(number, kernel.name.encode(), reason.encode())
-        return None
-
-
-def _register(number: int, library: HostLibrary, name: str, called: str) -> None:
-    params = library.params(name)
-    array = (native.Param * max(len(params), 1))(*params)
-    constness = library.constness.get(name, "").encode()
-    native.library().fake_register_kernel(number, called.encode(), library.entry(name), len(params), array, constness)
+        for kernel in kernels_of(source):  # such a kernel fails when it is launched, with this reason in the report
+            fake.fake_register_failure(number, kernel.name.encode(), _first_errors(str(error)).encode())
+        return
+    for name in library.names:
+        params = library.params(name)
+        array = (native.Param * max(len(params), 1))(*params)
+        called, constness = names.get(name, name).encode(), library.constness.get(name, "").encode()
+        fake.fake_register_kernel(number, called, library.entry(name), len(params), array, constness)
 
 
 def _first_errors(text: str) -> str:

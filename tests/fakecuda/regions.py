@@ -137,7 +137,7 @@ def name_stream(stream: Any, name: str) -> None:
 
 def hand_on(token: int) -> None:
     """What this thread did so far happens before what a thread does after it has taken the same token."""
-    native.library().fake_release(token)
+    native.library().fake_release(token, False)
 
 
 def take_over(token: int, *, forget: bool = False) -> None:
@@ -180,23 +180,23 @@ def watch_threads() -> None:
 
     def watched_start(self: threading.Thread) -> None:
         born, gone = id(self) * 2, id(self) * 2 + 1
-        run = self.run
+        fake, run = native.library(), self.run
 
         def watched_run() -> None:
-            take_over(born, forget=True)
+            fake.fake_thread_born(born)
             try:
                 run()
             finally:
-                hand_on(gone)
+                fake.fake_release(gone, True)
 
         self.run = watched_run  # type: ignore[method-assign]
-        hand_on(born)
+        fake.fake_release(born, True)
         start(self)
 
     def watched_join(self: threading.Thread, timeout: float | None = None) -> None:
         join(self, timeout)
         if not self.is_alive():
-            take_over(id(self) * 2 + 1)
+            take_over(id(self) * 2 + 1, forget=True)
 
     threading.Thread.start = watched_start  # type: ignore[method-assign]
     threading.Thread.join = watched_join  # type: ignore[method-assign]

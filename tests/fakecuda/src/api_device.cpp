@@ -142,7 +142,7 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* prop, int device) {
   if (!valid_device(device)) return call.end(cudaErrorInvalidDevice);
   memset(prop, 0, sizeof *prop);
   snprintf(prop->name, sizeof prop->name, "Fake GPU %d", device);
-  memcpy(prop->uuid.bytes, "fakecuda", 8);
+  memset(prop->uuid.bytes, 'f', sizeof prop->uuid.bytes);  // CuPy reads it up to the first zero
   prop->uuid.bytes[15] = char(device + 1);
   prop->major = kMajor;
   prop->minor = kMinor;

@@ -202,12 +202,23 @@ void fake_name_stream(uintptr_t handle, const char* name) {
 }
 
 // A host thread hands on what it knows: what it did so far happens before what the one does that takes the token.
-void fake_release(uintptr_t token) {
+// `anew`: what was handed over with this token before is forgotten.
+void fake_release(uintptr_t token, int anew) {
   if (forked()) return;
+  if (anew && !is_host()) {
+    Lock lock(state().mutex);
+    state().handovers.erase(token);
+    return;
+  }
   Call call(nullptr);
-  state().handovers[token].join(call.host().clock);
+  Clock& handed = state().handovers[token];
+  if (anew) handed = Clock();
+  handed.join(call.host().clock);
   call.host().clock.advance(call.host().actor);
 }
+
+// The same for a thread that has made no call yet, and may never make one.
+void fake_thread_born(uintptr_t token) { born_with(token); }
 
 void fake_acquire(uintptr_t token, int forget) {
   if (forked()) return;
@@ -230,6 +241,12 @@ int fake_host_call(uintptr_t handle, const char* name, void (*function)(long), l
   work.python = true;
   enqueue(call, *stream, std::move(work));
   return cudaSuccess;
+}
+
+// The checker's arithmetic, for its own tests.
+int fake_regions_meet(const PlainRegion* a, const PlainRegion* b) { return to_touch(*a).region.meets(to_touch(*b).region); }
+int fake_region_covers(const PlainRegion* outer, const PlainRegion* inner) {
+  return to_touch(*outer).region.covers(to_touch(*inner).region);
 }
 
 void fake_report(const char* kind, const char* text) {

@@ -184,6 +184,7 @@ void order_with_default_stream(Op& op, Stream& stream) {
     bool related = other.get() != &stream && other->device == stream.device && other->blocking();
     if (related) depend_on(op, stream, other->tail);
   }
+  stream.clock.join(state().devices[size_t(stream.device)].gone_blocking);
 }
 
 // Runs an operation at once, without a queue, where that is what the mode would do anyway.
@@ -263,17 +264,19 @@ void host_wait_device(Call& call, int device, bool learn) {
     force(call.lock(), tail, true);
     if (learn) call.host().clock.join(tail->clock);
   }
+  if (learn) call.host().clock.join(state().devices[size_t(device)].gone);
 }
 
-void set_mode(Lock& lock, Mode mode, unsigned seed) {
-  drain(lock);
+void set_mode(Call& call, Mode mode, unsigned seed) {
+  drain(call);
   state().mode = mode;
   state().rng.seed(seed);
-  start_workers(lock);
+  start_workers(call.lock());
   state().changed.notify_all();
 }
 
-void drain(Lock& lock) {
+void drain(Call& call) {
+  Lock& lock = call.lock();
   auto busy = [](const auto& entry) { return entry.second->busy; };
   for (auto& [handle, stream] : state().streams) {
     for (Op& op : stream->queue) op.gate.deadline_ms = 0;
@@ -284,12 +287,17 @@ void drain(Lock& lock) {
     force(lock, tail, true);
   }
   while (std::any_of(state().streams.begin(), state().streams.end(), busy)) state().changed.wait_for(lock, kGatePoll);
+  for (auto& [handle, stream] : state().streams) {
+    if (stream->tail) call.host().clock.join(stream->tail->clock);
+  }
+  for (Device& device : state().devices) call.host().clock.join(device.gone);
 }
 
 void forget_past(Lock& lock) {
   State& st = state();
   st.actors = 0;
   st.handovers.clear();
+  for (Device& device : st.devices) device.gone = device.gone_blocking = Clock();
   for (auto it = st.streams.begin(); it != st.streams.end();) {
     Stream& stream = *(it++)->second;
     stream.clock = Clock();
@@ -320,7 +328,11 @@ Stream* make_stream(Lock&, int device, unsigned flags, int priority) {
 }
 
 void drop_if_finished(Lock&, Stream& stream) {
-  if (stream.destroyed && stream.queue.empty() && !stream.busy) state().streams.erase(stream.handle);
+  if (!stream.destroyed || !stream.queue.empty() || stream.busy) return;
+  Device& device = state().devices[size_t(stream.device)];
+  device.gone.join(stream.clock);
+  if (stream.blocking()) device.gone_blocking.join(stream.clock);
+  state().streams.erase(stream.handle);
 }
 
 std::string label(const Stream& stream) {

@@ -30,9 +30,9 @@ bool host_query(Call&, const MarkerPtr&);  // is it done? (lets other work advan
 // Blocks until the device has no work. `learn`: what was waited for happens before what the caller does next.
 void host_wait_device(Call&, int device, bool learn);
 
-void set_mode(Lock&, Mode mode, unsigned seed);
-// Runs all that is queued; kernels that wait for a closed gate are left out, and reported.
-void drain(Lock&);
+void set_mode(Call&, Mode mode, unsigned seed);
+// Runs all that is queued, as a wait of the caller; kernels that wait for a closed gate are left out, and reported.
+void drain(Call&);
 // Forgets accesses, clocks and destroyed streams. Nothing may be queued.
 void forget_past(Lock&);
 

@@ -39,6 +39,8 @@ State* make_state() {
   return made;
 }
 
+thread_local uintptr_t birth_token = 0;
+
 // Leaves the list of host threads when its thread ends.
 struct HostOwner {
   Host* host = nullptr;
@@ -49,6 +51,22 @@ struct HostOwner {
     delete host;
   }
 };
+
+thread_local HostOwner owner;
+
+// What a thread knows at its first call: what its starter knew, or, if nobody has told, what all others know.
+Clock first_clock() {
+  auto handed = state().handovers.find(birth_token);
+  if (birth_token && handed != state().handovers.end()) return handed->second;
+  Clock clock;
+  bool first = true;
+  for (Host* other : state().hosts) {
+    if (first) clock = other->clock;
+    else clock.meet(other->clock);
+    first = false;
+  }
+  return clock;
+}
 
 bool same_sides(const Report& a, const Report& b) {
   for (size_t i = 0; i < a.sides.size(); ++i) {
@@ -81,22 +99,16 @@ int new_actor() { return state().actors++; }
 bool valid_device(int device) { return device >= 0 && device < state().visible; }
 
 Host& this_host(Lock&) {
-  static thread_local HostOwner owner;
   if (owner.host) return *owner.host;
-  State& st = state();
-  // A thread whose start nobody has declared knows what all others know.
-  Clock clock;
-  bool first = true;
-  for (Host* other : st.hosts) {
-    if (first) clock = other->clock;
-    else clock.meet(other->clock);
-    first = false;
-  }
-  owner.host = new Host{new_actor(), st.threads++, std::move(clock), {}};
+  owner.host = new Host{new_actor(), state().threads++, first_clock(), {}};
   owner.host->clock.advance(owner.host->actor);
-  st.hosts.insert(owner.host);
+  state().hosts.insert(owner.host);
   return *owner.host;
 }
+
+bool is_host() { return owner.host != nullptr; }
+
+void born_with(uintptr_t token) { birth_token = token; }
 
 void report(Lock&, const std::string& kind, const std::string& text,
             std::vector<std::pair<std::string, SourcePtr>> sides) {

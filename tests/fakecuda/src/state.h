@@ -130,6 +130,7 @@ constexpr size_t kDeviceMemory = size_t(16) << 30;
 
 struct Device {
   Stream* default_stream = nullptr;
+  Clock gone, gone_blocking;       // what its destroyed streams have done, and those of them that were blocking
   cudaError_t lost = cudaSuccess;  // a sticky error: all of its work fails from then on
   size_t limit = kDeviceMemory, used = 0, peak = 0;
 };
@@ -177,7 +178,11 @@ extern thread_local int current_device;
 bool forked();
 double now_ms();
 int new_actor();
+// The calling thread; it is a host from its first call on.
 Host& this_host(Lock&);
+bool is_host();
+// The thread, once it is a host, knows what was handed over with this token.
+void born_with(uintptr_t token);
 bool valid_device(int device);
 
 // Records a finding. The same finding again only adds to its count.
