@@ -119,9 +119,26 @@ def common_mesh(types: Sequence[ArrayType], out_sharding: NamedSharding | None =
     for mesh in meshes[1:]:
         if mesh != meshes[0] and (_has_explicit(mesh) or _has_explicit(meshes[0])):
             raise errors.MeshMismatchError(
-                f"Mesh for all inputs should be equal. Got one mesh: {meshes[0]} and another mesh: {mesh}"
+                f"Mesh for all inputs should be equal. Got one mesh: {meshes[0]} and another mesh: {mesh}\n"
+                f"{_how_they_meet(meshes[0], mesh)}"
             )
     return meshes[0] if meshes else None
+
+
+def _how_they_meet(one: AbstractMesh, other: AbstractMesh) -> str:
+    """What differs between two meshes, and what to write."""
+    differing = [
+        name
+        for name, mine, theirs in (
+            ("names", one.axis_names, other.axis_names),
+            ("sizes", one.axis_sizes, other.axis_sizes),
+        )
+        if mine != theirs
+    ]
+    if not differing and one.axis_types != other.axis_types:
+        differing = ["types"]
+    what = f"the {' and the '.join(differing)} of their axes" if differing else "the kinds of their devices"
+    return f"They differ in {what}. Bring one operand to the other's mesh first: y = device_put(y, x.sharding)"
 
 
 def _has_explicit(mesh: AbstractMesh) -> bool:

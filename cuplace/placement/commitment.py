@@ -1,82 +1,50 @@
-"""The commitment rule: where an operation runs whose operands live in different places, or why it cannot.
+"""The commitment rule: on whose devices a program runs where several say where, or which two cannot agree.
 
-Observed in JAX 0.10 and 0.12 (JAX_SEMANTICS section 5): uncommitted operands follow; committed ones must agree, first
-on the mesh that is part of their type, then on the devices and their order.
+Observed in JAX 0.10 and 0.12 (JAX_SEMANTICS sections 5 and 6): uncommitted operands follow and have no say; all that
+has one must agree on the devices and their order. Whether types agree on a mesh is settled before, while the program
+is traced (`cuplace.ops.rule.common_mesh`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from cuplace.placement.abstract_mesh import AbstractMesh
 from cuplace.placement.sharding import Sharding
-
-T = TypeVar("T")
-
-Reason = Literal["devices", "mesh"]
-
-Operand = tuple[Sharding, bool]
-"""The sharding of an operand, and whether the operand is committed to it."""
 
 
 class Conflict(NamedTuple):
-    """Two committed operands, by position, the first one first, that cannot meet in one operation.
-
-    `reason` is 'mesh' where their types name different meshes of which not all axes are Auto, and 'devices' where
-    they live on different devices, or on the same in another order.
-    """
+    """Two shardings, by position, the first one first, on different devices, or on the same in another order."""
 
     first: int
     second: int
-    reason: Reason
 
 
-def governing(operands: Sequence[Operand]) -> int | Conflict | None:
-    """The position of the operand whose placement decides where the operation runs.
+def governing(shardings: Sequence[Sharding]) -> int | Conflict:
+    """The position of the sharding that decides where a program runs.
 
-    That is the first committed operand on a mesh with named axes, else the first committed on a mesh, else the first
-    committed on a single device; None where no operand is committed. Conflicts of meshes are found before
-    conflicts of devices, and each names the first pair.
+    That is the first one on a mesh with named axes, else the first one on a mesh, else the first one. Where two
+    disagree there is none, and the first such pair is named.
 
-    >>> from cuplace.placement.sharding import AbstractMesh, NamedSharding, PartitionSpec
-    >>> rows = NamedSharding(AbstractMesh((8,), ('x',)), PartitionSpec('x'))
-    >>> columns = NamedSharding(AbstractMesh((8,), ('y',)), PartitionSpec('y'))
-    >>> governing([(rows, False), (columns, True)])
+    >>> import cuplace
+    >>> from cuplace.placement.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
+    >>> device = SingleDeviceSharding(cuplace.devices()[0])
+    >>> rows = NamedSharding(cuplace.make_mesh((1,), ("x",)), PartitionSpec("x"))
+    >>> governing([device, rows])
     1
-    >>> governing([(rows, True), (columns, True)])
-    Conflict(first=0, second=1, reason='mesh')
+
+    Args:
+        shardings: of committed operands, then of what else has a say; at least one.
     """
-    committed = {place: sharding for place, (sharding, is_committed) in enumerate(operands) if is_committed}
-    if not committed:
-        return None
-    # To agree is transitive: whoever disagrees with any operand disagrees with the first.
-    named = {place: mesh for place, sharding in committed.items() if (mesh := _mesh_in_type(sharding))}
-    conflict = _disagreement(named, _same_mesh, "mesh") or _disagreement(committed, _same_devices, "devices")
-    if conflict is not None:
-        return conflict
-    return min(committed, key=lambda place: (place not in named, committed[place].mesh_or_none is None))
+    # To agree is transitive: whoever disagrees with any of them disagrees with the first.
+    devices = shardings[0].flat_devices
+    for position, sharding in enumerate(shardings):
+        if sharding.flat_devices != devices:
+            return Conflict(0, position)
+    return min(range(len(shardings)), key=lambda position: _rank(shardings[position]))
 
 
-def _mesh_in_type(sharding: Sharding) -> AbstractMesh | None:
-    """The mesh that an operand's type names; none for single devices and for meshes without axes."""
+def _rank(sharding: Sharding) -> int:
+    """What wins comes first: a mesh with named axes, a mesh without, a single device."""
     mesh = sharding.mesh_or_none
-    return mesh.abstract_mesh if mesh is not None and mesh.axis_names else None
-
-
-def _disagreement(values: dict[int, T], agree: Callable[[T, T], bool], reason: Reason) -> Conflict | None:
-    """The first value that does not agree with the first of all."""
-    places = iter(values)
-    first = next(places, None)
-    for second in places:
-        if first is not None and not agree(values[first], values[second]):
-            return Conflict(first, second, reason)
-    return None
-
-
-def _same_mesh(ours: AbstractMesh, theirs: AbstractMesh) -> bool:
-    return ours is theirs or (ours.are_all_axes_auto and theirs.are_all_axes_auto)
-
-
-def _same_devices(ours: Sharding, theirs: Sharding) -> bool:
-    return ours.flat_devices == theirs.flat_devices
+    return 2 if mesh is None else 0 if mesh.axis_names else 1

@@ -49,14 +49,6 @@ def argument_claim(
     return Claim(sharding, lambda: f"argument {name()} of {function} with shape {type} and", name, origin)
 
 
-def first_conflict(claims: list[Claim]) -> tuple[Claim, Claim] | None:
-    """The first two claims that name different devices, or the same in another order."""
-    for claim in claims[1:]:
-        if claim.sharding.flat_devices != claims[0].sharding.flat_devices:
-            return claims[0], claim
-    return None
-
-
 def incompatible_devices(first: Claim, second: Claim) -> errors.IncompatibleDevicesError:
     """The error for two claims: JAX's text as the first line, then help."""
     lines = [f"Received incompatible devices for jitted computation. Got {first.text()} and {second.text()}"]

@@ -10,10 +10,11 @@ import numpy as np
 
 from cuplace.array.array import Array
 from cuplace.array.key import OperandKey
+from cuplace.placement.commitment import Conflict, governing
 from cuplace.placement.mesh import Mesh
 from cuplace.placement.sharding import NamedSharding, Sharding, SingleDeviceSharding
 from cuplace.placement.spec import PartitionSpec
-from cuplace.staging.conflict import Claim, argument_claim, first_conflict, incompatible_devices
+from cuplace.staging.conflict import Claim, argument_claim, incompatible_devices
 from cuplace.staging.put import PUT
 
 if TYPE_CHECKING:
@@ -95,9 +96,6 @@ def find_home(call: Call) -> Home:
         IncompatibleDevicesError: a ValueError; two of them differ, or a move inside goes elsewhere.
     """
     claims, governors = _claims(call)
-    conflict = first_conflict(claims)
-    if conflict is not None:
-        raise incompatible_devices(*conflict)
     home = _home(call, claims, governors)
     _check_moves(call, home, claims)
     return home
@@ -149,9 +147,9 @@ def _captured_claim(array: Array) -> Claim:
 def _home(call: Call, claims: list[Claim], governors: list[tuple[bool, int] | None]) -> Home:
     if not claims:
         return Home(SingleDeviceSharding(call.context.device), False, None)
-    meshes = {i: c.sharding.mesh for i, c in enumerate(claims) if isinstance(c.sharding, NamedSharding)}
-    # A mesh with axes wins over one without, and over a single device.
-    best = next((i for i, mesh in meshes.items() if mesh.axis_names), min(meshes, default=0))
+    best = governing([claim.sharding for claim in claims])
+    if isinstance(best, Conflict):
+        raise incompatible_devices(claims[best.first], claims[best.second])
     return Home(claims[best].sharding, True, governors[best] or governors[0])
 
 

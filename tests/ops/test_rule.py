@@ -70,8 +70,28 @@ def test_explicit_axes_win_over_auto_axes() -> None:
 def test_different_meshes_are_jax_s_error() -> None:
     with pytest.raises(errors.MeshMismatchError) as caught:
         infer(ADD, (typed((8,), "x"), typed((8,), "x", mesh=X8)), {})
-    assert str(caught.value) == f"Mesh for all inputs should be equal. Got one mesh: {X2Y4} and another mesh: {X8}"
+    first, help_text = str(caught.value).splitlines()
+    assert first == f"Mesh for all inputs should be equal. Got one mesh: {X2Y4} and another mesh: {X8}"
+    assert help_text == (
+        "They differ in the names and the sizes of their axes. Bring one operand to the other's mesh first: "
+        "y = device_put(y, x.sharding)"
+    )
     assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        (AbstractMesh((8,), ("z",)), "the names of their axes"),
+        (AbstractMesh((4,), ("x",)), "the sizes of their axes"),
+        (AbstractMesh((8,), ("x",), (A,)), "the types of their axes"),
+        (AbstractMesh((4, 2), ("x", "y"), (A, AxisType.Explicit)), "the names and the sizes of"),
+    ],
+)
+def test_meshes_that_differ_in_anything_do_not_meet_unless_all_axes_are_auto(other, what) -> None:
+    for one, two in ((X8, other), (other, X8)):
+        with pytest.raises(errors.MeshMismatchError, match=what):
+            common_mesh((typed((8,), mesh=one), typed((8,), mesh=two)))
 
 
 def test_the_first_of_two_auto_meshes_is_taken() -> None:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 from cuplace.array.type import ArrayType
-from cuplace.errors import IncompatibleDevicesError
 from cuplace.placement.mesh import make_mesh
-from cuplace.placement.sharding import NamedSharding, SingleDeviceSharding
+from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import P
 from cuplace.runtime.caller import caller
-from cuplace.staging.conflict import Claim, argument_claim, first_conflict, incompatible_devices
+from cuplace.staging.conflict import Claim, argument_claim, incompatible_devices
 from tests.placement.pretend import DEVICES
 
 A = NamedSharding(make_mesh((4,), ("x",), devices=DEVICES[:4]), P("x"))
@@ -62,25 +61,3 @@ def test_advice_uses_names_only_where_there_are_any():
     assert f"x = device_put(x, {B!r})" in text
     context = Claim(B, lambda: "jit's context mesh", str)
     assert "Use one mesh" in str(incompatible_devices(context, Claim(A, lambda: "explicit output sharding", str)))
-
-
-def test_the_first_pair_that_differs_is_found():
-    claims = [argument("x", A), argument("y", A), argument("z", B), argument("w", A_REVERSED)]
-    first, second = first_conflict(claims)
-    assert (first.label(), second.label()) == ("x", "z")
-    assert first_conflict(claims[:2]) is None
-    assert first_conflict([]) is None
-
-
-def test_a_mesh_of_one_device_and_the_device_alone_agree():
-    mesh = make_mesh((1,), ("x",), devices=DEVICES[:1])
-    single = SingleDeviceSharding(DEVICES[0])
-    assert first_conflict([argument("x", NamedSharding(mesh, P())), argument("y", single)]) is None
-
-
-def test_the_error_can_be_pickled_and_prints_as_on_the_page():
-    error = incompatible_devices(argument("x", A), argument("y", B))
-    assert type(error) is IncompatibleDevicesError
-    assert type(error).__name__ == "ValueError"
-    function, args = error.__reduce__()
-    assert str(function(*args)) == str(error)
