@@ -27,6 +27,9 @@ TRANSFER = "transfer"
 
 _POLL = 8  # parked blocks that an allocation looks at; all of them are looked at when memory is short
 
+Parked = tuple["Block", "list[Event]"]
+"""A dead block, and the events of its last use that were not complete when somebody looked."""
+
 Graveyard = deque[tuple["Block", "tuple[Event, ...]", "dict[Stream, Event] | None"]]
 """The blocks of buffers that died, with the events of their last use, until a door of the scheduler takes them in."""
 
@@ -57,7 +60,7 @@ class Arena:
         self.graveyard = memory.graveyard
         self.pool = memory.backend.storage(memory.device, name)
         self.birth = self.pool.birth
-        self.parked: deque[tuple[Block, list[Event]]] = deque()
+        self.parked: deque[Parked] = deque()
         self.live: set[Block] = set()
 
     def release(self, block: Block, events: Sequence[Event]) -> None:
@@ -87,13 +90,15 @@ class Arena:
                 self._unpark(0)
                 self.free(block)
 
-    def take_parked(self, nbytes: int) -> tuple[Block, list[Event]] | None:
+    def take_parked(self, nbytes: int) -> Parked | None:
         """The oldest parked block that serves ``nbytes`` without waste, with the events it waits for."""
-        for i, (block, events) in enumerate(self.parked):
-            if nbytes <= block.nbytes <= nbytes + nbytes // 8:
-                self._unpark(i)
-                return block, events
-        return None
+        fitting = [i for i, (block, _) in enumerate(self.parked) if nbytes <= block.nbytes <= nbytes + nbytes // 8]
+        if not fitting:
+            return None
+        oldest = min(fitting, key=lambda i: _age(self.parked[i]))
+        found = self.parked[oldest]
+        self._unpark(oldest)
+        return found
 
     def _unpark(self, i: int) -> None:
         memory = self.memory
@@ -187,14 +192,13 @@ class DeviceMemory:
 
     def wait_for_all_parked(self) -> None:
         """Wait until every parked block has come back."""
-        for arena in self._all():
-            while arena.parked:
-                self._wait_for_oldest(arena)
+        while self.parked:
+            self._wait_for([parked for arena in self._all() for parked in arena.parked])
 
     def _poll(self) -> None:
         self.collect(_POLL)
         while self.parked_bytes > config.max_inflight_bytes:
-            self._wait_for_oldest(max(self.arenas.values(), key=lambda arena: len(arena.parked)))
+            self._wait_for_oldest()
 
     def _allocate_again(self, arena: Arena, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         self.wait_for_all_parked()
@@ -206,7 +210,7 @@ class DeviceMemory:
 
     def _make_room(
         self, arena: Arena, nbytes: int, limit: int, shape: tuple[int, ...], dtype: np.dtype[Any]
-    ) -> tuple[Block, list[Event]] | None:
+    ) -> Parked | None:
         """Reach the limit's room: complete blocks first, then a parked block whose events the new writers
         wait for on the device, and only then a wait of the host."""
         self.collect()
@@ -222,13 +226,18 @@ class DeviceMemory:
             raise self._out_of_memory(nbytes, shape, dtype, limit)
         while self.in_use + nbytes > limit:
             self.memory_waits += 1
-            self._wait_for_oldest(next(arena for arena in self._all() if arena.parked))
+            self._wait_for_oldest()
         return None
 
-    def _wait_for_oldest(self, arena: Arena) -> None:
-        for event in arena.parked[0][1]:
-            self.backend.synchronize(event)
-        arena.collect()
+    def _wait_for_oldest(self) -> None:
+        """Wait for the parked block of ours whose last use was enqueued first."""
+        self._wait_for([min((parked for arena in self.arenas.values() for parked in arena.parked), key=_age)])
+
+    def _wait_for(self, blocks: Sequence[Parked]) -> None:
+        for _, events in blocks:
+            for event in events:
+                self.backend.synchronize(event)
+        self.collect()
 
     def _all(self) -> tuple[Arena, ...]:
         return (*self.arenas.values(), self.foreign)
@@ -239,3 +248,8 @@ class DeviceMemory:
         live = sorted((block for arena in self.arenas.values() for block in arena.live), key=lambda b: -b.nbytes)
         rows = [(block.nbytes, f"{block.dtype}{list(block.shape)}") for block in live[:8]]
         return errors.OutOfMemoryError(str(self.device), nbytes, f"{dtype}{list(shape)}", self.in_use, limit, rows)
+
+
+def _age(parked: Parked) -> int:
+    """The number of the submission that uses a parked block last. Its place tells nothing: polls turn the queues."""
+    return max(event.submission for event in parked[1])

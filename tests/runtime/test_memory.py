@@ -232,6 +232,30 @@ def test_short_memory_waits_on_the_device_not_on_the_host(platform: Platform) ->
     np.testing.assert_array_equal(read(again), numbers(7))
 
 
+def test_short_memory_takes_the_block_whose_last_use_was_enqueued_first(platform: Platform) -> None:
+    """However often the parked blocks have been polled since."""
+    device, near, far = platform.devices[:3]
+    scheduler = platform.scheduler
+    latches = [scheduler.hold(device.transfer_to(near)), scheduler.hold(device.transfer_to(far))]
+    sources = [put(device, numbers(i)) for i in range(12)]
+    for source in sources:
+        read(source)
+    oldest = address(sources[0])
+    moved = [move(source, near if i == 0 else far) for i, source in enumerate(sources)]
+    del source, sources
+    for _ in range(5):
+        scheduler.allocate(device, (1,), np.dtype(np.int8))
+    assert device.memory_stats()["bytes_parked"] == 12 * NBYTES
+    config.update("max_device_bytes", 12 * NBYTES)
+    again = put(device, numbers(7))
+    assert address(again) == oldest
+    for latch in latches:
+        latch.release()
+    np.testing.assert_array_equal(read(again), numbers(7))
+    for i, buffer in enumerate(moved):
+        np.testing.assert_array_equal(read(buffer), numbers(i))
+
+
 def test_out_of_memory_lists_the_largest_buffers(platform: Platform) -> None:
     device = platform.devices[3]
     config.update("max_device_bytes", 4000)
