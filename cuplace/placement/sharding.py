@@ -37,7 +37,7 @@ Shape = tuple[int, ...]
 _KEPT_LAYOUTS = 128
 """How many layouts a sharding keeps: more shapes than a program uses in turn, few enough to stay small."""
 
-_layouts_lock = threading.Lock()
+_layouts_lock = threading.RLock()  # re-entrant: a destructor that makes arrays may run under it
 
 
 class Sharding(Value, ABC):

@@ -54,6 +54,25 @@ def test_programs_of_several_threads_do_not_disturb_each_other(platform: Platfor
     assert used(platform) == {"bytes_in_use": 0, "bytes_parked": 0}
 
 
+def test_a_destructor_may_compute_wherever_it_runs(platform: Platform) -> None:
+    """Garbage is collected at any allocation, also while this thread is in a door or in the pool of workers."""
+    device = platform.devices[0]
+    locks: list[Any] = [platform.scheduler.lock]
+    if platform.name == "cpu":
+        locks.append(platform.backend._pool.lock)
+
+    def destructor() -> np.ndarray:
+        return read(compute(SQUARE, compute(ADD_ONE, put(device, VALUES))))
+
+    def inside(lock: Any) -> np.ndarray:
+        with lock:
+            return destructor()
+
+    for lock in locks:
+        (found,) = in_threads([lambda lock=lock: inside(lock)])
+        np.testing.assert_array_equal(found, (VALUES + 1) ** 2)
+
+
 def test_threads_and_delays_where_memory_is_short(restored_config: None) -> None:
     config.update("max_device_bytes", 10_000)
     platform = Platform(open_backend(jitter(1), workers=3), 3)

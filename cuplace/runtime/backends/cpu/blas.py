@@ -19,7 +19,7 @@ class SingleThreadedBlas:
         libraries = [library for library in ThreadpoolController().lib_controllers if library.user_api == "blas"]
         self._shared = [library for library in libraries if not _is_per_thread(library)]
         self._per_thread = [library for library in libraries if _is_per_thread(library)]
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: a destructor that computes may run under it
         self._inside = 0
         self._before: list[int] = []
         self._mine = threading.local()

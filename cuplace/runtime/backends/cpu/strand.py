@@ -180,7 +180,7 @@ class Pool:
     """Workers over the strands of one platform; started when the first item is queued."""
 
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # re-entrant: a garbage collection under it may run a destructor that computes
         self._jitter = jitter
         self._count = workers if workers is not None else _workers()
         self._idle = self._count
