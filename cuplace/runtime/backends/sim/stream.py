@@ -28,13 +28,20 @@ EAGERNESS = (0.0, 0.0, 0.1, 0.5, 0.9, 1.0)
 
 
 class Item:
-    """One piece of queued work; it is also the event that marks its end."""
+    """One piece of queued work; it is also the event that marks its end.
 
-    __slots__ = ("stream", "submission", "record", "call", "needs", "waits", "done", "error")
+    Attributes:
+        before: what the stream runs before it; None once the host knows that it is complete.
+        finished: whether it has run.
+        done: whether the host knows that it is complete: it has waited for it, or for something that comes after
+            it. What has run by chance is not done, so that what waits for what is the same for every seed.
+    """
+
+    __slots__ = ("stream", "submission", "record", "call", "needs", "waits", "before", "finished", "done", "error")
 
     def __init__(
         self, stream: SimStream, record: Submission, call: Callable[[], None] | None, needs: Sequence[Event],
-        waits: list[Event],
+        waits: list[Item],
     ) -> None:  # fmt: skip
         self.stream = stream
         self.submission = record.id
@@ -42,6 +49,8 @@ class Item:
         self.call = call
         self.needs = needs
         self.waits = waits
+        self.before: Item | None = None
+        self.finished = False
         self.done = False
         self.error: BaseException | None = None
 
@@ -73,9 +82,10 @@ class SimStream:
         self.latches: dict[Item, SimLatch] = {}
         self._engine = engine
         self._last: Item | None = None
-        self._waits: list[Event] = []
+        self._waits: list[Item] = []
 
     def wait(self, event: Event) -> None:
+        assert isinstance(event, Item)
         self._waits.append(event)
 
     def run(
@@ -110,6 +120,7 @@ class SimStream:
         with self._engine.changed:
             if latch is not None:
                 self.latches[item] = latch
+            item.before = self._last
             self._last = item  # at once with the next two lines: no interrupt comes between stores and a call
             self._engine.busy[self] = None
             self.items.append(item)
@@ -135,19 +146,20 @@ class Engine:
     def query(self, event: Item) -> bool:
         """Whether the event is complete; polling makes progress, so that polling loops end."""
         with self.changed:
-            if not event.done and self._random.random() < 0.5:
+            if not event.finished and self._random.random() < 0.5:
                 self.step()
-            return event.done
+            return event.finished
 
     def synchronize(self, event: Item) -> None:
         """Run items until the event is complete, and by chance some more."""
         with self.changed:
-            while not event.done:
+            while not event.finished:
                 if self.step():
                     continue
                 if not any(latch.held for stream in self.busy for latch in stream.latches.values()):
                     raise errors.DeadlockError(f"nothing can run, but {event.record} is not complete")
                 self.changed.wait()
+            _tell_host(event)
             self.after_enqueue()
 
     def step(self) -> bool:
@@ -167,15 +179,25 @@ class Engine:
         item.error = _call(item)
         item.call = None
         item.needs = ()
-        item.waits = []
-        item.done = True
+        item.finished = True
         self.changed.notify_all()
 
 
 def _may_run(stream: SimStream) -> bool:
     item = stream.items[0]
     latch = stream.latches.get(item)
-    return all(event.done for event in item.waits) and (latch is None or not latch.held)
+    return all(event.finished for event in item.waits) and (latch is None or not latch.held)
+
+
+def _tell_host(event: Item) -> None:
+    """The host knows that an event is complete, and so is all that it comes after."""
+    known = [event]
+    while known:
+        item = known.pop()
+        if not item.done:
+            item.done = True
+            known += item.waits if item.before is None else [*item.waits, item.before]
+            item.waits, item.before = [], None
 
 
 def _call(item: Item) -> BaseException | None:
