@@ -22,6 +22,7 @@ from cuplace.placement.spec import PartitionSpec as P
 from cuplace.runtime.config import config
 from cuplace.runtime.context import default_device, make_mesh, set_mesh
 from cuplace.runtime.device import Device
+from cuplace.runtime.order.watch import check_order
 from cuplace.runtime.platform import (
     default_backend,
     device_count,
@@ -40,6 +41,7 @@ __all__ = [
     "NamedSharding",
     "P",
     "block_until_ready",
+    "check_order",
     "config",
     "default_backend",
     "default_device",

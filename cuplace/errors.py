@@ -248,6 +248,31 @@ class DeadlockError(RuntimeError):
     """A wait can never end: nothing is ready, and no latch is held."""
 
 
+class RaceError(RuntimeError):
+    """Two uses of the same memory conflict, and no executed wait orders them."""
+
+    def __init__(self, first: str, second: str, missing: str, changed_hands: bool) -> None:
+        lines = [
+            "Nothing orders two uses of the same memory.",
+            f"  first:   {first}",
+            f"  second:  {second}",
+            f"  missing: {missing}.",
+        ]
+        if changed_hands:
+            lines.append("  The first buffer had died, and its memory was given to the second one too early.")
+        super().__init__("\n".join(lines))
+
+
+class UnwatchedPlatformError(RuntimeError):
+    """The order of a platform was to be checked whose memory the host cannot follow."""
+
+    def __init__(self, platform: str) -> None:
+        super().__init__(
+            f"check_order follows the memory of the platforms cpu and sim, not of {platform}.\n"
+            "Run the program with CUPLACE_PLATFORM=sim: the scheduler that it checks there is the same."
+        )
+
+
 def with_user_line(error: BaseException, name: str, line: object) -> BaseException:
     """Add to the error of asynchronous work the line of the user's program that enqueued it."""
     if line is not None:

@@ -46,6 +46,7 @@ class Case(NamedTuple):
 
     def open(self) -> Platform:
         if self.name == "sim":
+            config.update("check_order", True)  # every test on sim proves that what it does is ordered
             return open_platform("sim", NUM_DEVICES, seed=self.seed)
         if self.name == "cuda":
             return fakegpus.open_fake(fakegpus.DEEP_CASES[self.seed])
@@ -127,6 +128,14 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
         opened.close()
     if case.name == "cuda":
         fakegpus.assert_no_reports()
+
+
+@pytest.fixture
+def restored_config() -> Iterator[None]:
+    """The options and this thread's context are afterwards what they were before; for tests without ``platform``."""
+    saved = dict(config.__dict__)
+    yield
+    _restore(saved)
 
 
 def _restore(saved: dict[str, object]) -> None:

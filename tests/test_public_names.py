@@ -14,7 +14,7 @@ TOP = {
     "default_backend", "Mesh", "make_mesh", "set_mesh", "P", "NamedSharding", "Array", "Device", "config",
     "device_put", "device_get", "reshard", "jit", "typeof", "block_until_ready", "default_device", "sharding",
     "numpy", "lax", "errors", "tree", "make_array_from_callback", "make_array_from_single_device_arrays",
-    "make_array_from_process_local_data",
+    "make_array_from_process_local_data", "check_order",
 }  # fmt: skip
 SHARDING = {
     "Mesh", "AbstractMesh", "AxisType", "Sharding", "NamedSharding", "SingleDeviceSharding", "PartitionSpec",

@@ -38,6 +38,7 @@ OPTIONS: dict[str, Option] = {
         int, 4 << 30, "bytes of dead memory that may wait for unfinished work before a call waits"
     ),
     "max_device_bytes": Option(int, None, "limit of memory for each device, in bytes", optional=True),
+    "check_order": Option(bool, False, "check that waits order all uses of memory that conflict (cpu and sim)"),
     "poison": Option(bool, False, "fill new memory with a pattern, so that reading too early shows"),
     "sync": Option(bool, False, "wait for the device after every call (for debugging and baselines)"),
 }

@@ -15,6 +15,7 @@ from cuplace import errors
 from cuplace.runtime.config import PLATFORM_NAMES, config
 from cuplace.runtime.device import Device
 from cuplace.runtime.memory import DeviceMemory
+from cuplace.runtime.order.watch import Watch
 from cuplace.runtime.scheduler import Scheduler
 
 if TYPE_CHECKING:
@@ -36,7 +37,21 @@ class Platform:
         self.devices = tuple(Device(i, backend.place(i, count), backend, self.scheduler) for i in range(count))
         for device in self.devices:
             device.memory = DeviceMemory(device, backend, self.scheduler.graveyard, self.scheduler.parking)
+        self._watch: Watch | None = None
+        self.check_order(config.check_order)
         _opened.add(self)
+
+    def check_order(self, wanted: bool) -> None:
+        """Follow all uses of memory and report those that no wait orders, or stop doing so.
+
+        Raises:
+            UnwatchedPlatformError: memory of this platform cannot be followed.
+        """
+        if wanted and self._watch is None:
+            self._watch = Watch(self.scheduler, self.devices)
+        elif not wanted and self._watch is not None:
+            watch, self._watch = self._watch, None
+            watch.end()
 
     def close(self) -> None:
         """Stop the backend's threads and return its unused memory; its arrays are not usable afterwards."""
@@ -75,6 +90,14 @@ def current() -> Platform:
                 _current = _open_configured()
                 config.freeze("devices were used already")
     return _current
+
+
+def _heed_option(name: str) -> None:
+    if name == "check_order" and _current is not None:
+        _current.check_order(config.check_order)
+
+
+config.on_change(_heed_option)
 
 
 def _open_configured() -> Platform:

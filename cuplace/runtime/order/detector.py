@@ -1,0 +1,175 @@
+"""Detector: follows what streams and the host really do, and finds accesses that nothing orders."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
+
+from cuplace import errors
+from cuplace.runtime.caller import Line
+from cuplace.runtime.order.clock import Actor, Moment
+from cuplace.runtime.order.history import Access, History, Origin
+from cuplace.runtime.order.region import Region, memory_of, region_of
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Event, Stream
+    from cuplace.runtime.submission import Submission
+
+_MOST_MOMENTS = 256  # of a stream, before those that all later work knows are forgotten
+
+HOST = "the host"
+
+Use = tuple[Any, Region, bool, Origin]
+"""A use of memory that is about to happen: what owns the memory, the bytes, whether they are written, whence."""
+
+
+class Detector:
+    """Vector clocks over the streams of a platform and the host, and the history of all memory that they touch.
+
+    It is told of the calls that are executed: work with the arrays that it is given, waits, records, and what the
+    host has seen to be complete. It knows nothing of buffers, arenas and of what the scheduler means to do.
+    """
+
+    def __init__(self) -> None:
+        self._host = Actor(HOST)
+        self._streams: dict[Stream, Actor] = {}
+        self._moments: dict[Actor, dict[int, Moment]] = {}  # of each stream, when which submission's event completes
+        self._histories: dict[int, History] = {}
+        self._references: dict[int, weakref.ref[Any]] = {}
+        self._gone: deque[int] = deque()
+        self._lock = threading.RLock()
+
+    # ------------------------------------------------------------------ streams
+
+    def works(self, stream: Stream, submission: Submission, reads: Sequence[Any], writes: Sequence[Any]) -> None:
+        """``stream`` is about to be given work on these arrays.
+
+        Raises:
+            RaceError: nothing orders it with an earlier access. Nothing has been noted then.
+        """
+        with self._lock:
+            actor = self._actor(stream)
+            actor.learn_all(self._host)
+            uses = _uses(actor.name, submission, reads, writes)
+            self._check(actor, uses)
+            position, known = actor.step(), self._host.clock
+            for memory, region, written, origin in uses:
+                self._history(memory).note(Access(actor, position, region, written, origin), known)
+
+    def reads_on_host(self, array: Any, what: str, line: Line | None) -> None:
+        """The host is about to read this array.
+
+        Raises:
+            RaceError: nothing orders the reading with an earlier write.
+        """
+        region = region_of(array)
+        if region is not None:
+            with self._lock:  # no need to note it: all later work knows what the host did before
+                self._check(self._host, [(memory_of(array), region, False, Origin(what, HOST, line, None))])
+
+    def waited(self, stream: Stream, event: Event) -> None:
+        """``stream`` was made to wait for ``event``."""
+        with self._lock:
+            self._learn(self._actor(stream), event)
+
+    def recorded(self, stream: Stream, event: Event | None) -> None:
+        """``event`` was recorded on ``stream``. None says that all of its work is complete."""
+        with self._lock:
+            actor = self._actor(stream)
+            if event is None:
+                self._host.learn(actor.last)
+                return
+            moments = self._moments[actor]
+            moments[event.submission] = actor.last
+            if len(moments) > _MOST_MOMENTS:
+                self._forget_known(actor)
+
+    def completed(self, event: Event) -> None:
+        """The host has seen that ``event`` is complete."""
+        with self._lock:
+            self._learn(self._host, event)
+
+    # ------------------------------------------------------------------ moments
+
+    def _actor(self, stream: Stream) -> Actor:
+        actor = self._streams.get(stream)
+        if actor is None:
+            actor = self._streams[stream] = Actor(f"stream '{stream.name}'")
+            self._moments[actor] = {}
+        return actor
+
+    def _learn(self, actor: Actor, event: Event) -> None:
+        """All up to ``event`` happens before what ``actor`` does next."""
+        moment = self._moments[self._actor(event.stream)].get(event.submission)
+        if moment is not None:  # else it is from a time before the watch, or the host knows it
+            actor.learn(moment)
+
+    def _forget_known(self, actor: Actor) -> None:
+        """Whatever works later knows what the host knows now."""
+        known = self._host.clock.get(actor, 0)
+        moments = self._moments[actor]
+        self._moments[actor] = {id: moment for id, moment in moments.items() if moment.position > known}
+
+    # ------------------------------------------------------------------ accesses
+
+    def _check(self, actor: Actor, uses: Sequence[Use]) -> None:
+        for memory, region, writes, origin in uses:
+            found = self._history(memory).conflict(region, writes, actor.clock)
+            if found is not None:
+                raise _race(found, region, writes, origin)
+
+    def _history(self, memory: Any) -> History:
+        """The history of a piece of memory, which lasts as long as what owns it."""
+        while self._gone:
+            gone = self._gone.popleft()
+            self._histories.pop(gone, None)
+            self._references.pop(gone, None)
+        key = id(memory)
+        history = self._histories.get(key)
+        if history is None:
+            history = self._histories[key] = History()
+            gone_append = self._gone.append  # may be called at any moment: only a note is left
+            self._references[key] = weakref.ref(memory, lambda _: gone_append(key))
+        return history
+
+
+def _uses(where: str, submission: Submission, reads: Sequence[Any], writes: Sequence[Any]) -> list[Use]:
+    what = f"{submission.kind} {submission.name!r}" if submission.name != submission.kind else submission.kind
+    uses = []
+    for arrays, buffers, written in ((reads, submission.reads, False), (writes, submission.writes, True)):
+        for array, buffer in zip_longest(arrays, buffers):  # what a borrower of memory enqueues names no buffers
+            region = region_of(array)
+            if region is not None:
+                origin = Origin(what, where, submission.line, buffer)
+                uses.append((memory_of(array), region, written, origin))
+    return uses
+
+
+def _race(found: Access, region: Region, writes: bool, origin: Origin) -> errors.RaceError:
+    first = found.origin
+    changed_hands = None not in (first.buffer, origin.buffer) and first.buffer != origin.buffer
+    return errors.RaceError(
+        _sentence(first, found.writes, found.region),
+        _sentence(origin, writes, region),
+        _missing_edge(first, found.writes, origin),
+        changed_hands,
+    )
+
+
+def _sentence(origin: Origin, writes: bool, region: Region) -> str:
+    of = "" if origin.buffer is None else f" of buffer {origin.buffer}"
+    line = "a line that is not known" if origin.line is None else str(origin.line)
+    does = "writes" if writes else "reads"
+    return f"{origin.what}, on {origin.where}, {does} {region.nbytes:,} bytes{of}; from {line}"
+
+
+def _missing_edge(first: Origin, wrote: bool, second: Origin) -> str:
+    """What would have ordered the two, in words."""
+    event = f"an event recorded on {first.where} after the first has {'written' if wrote else 'read'}"
+    if second.where == HOST:
+        return f"the host does not wait for {event}"
+    return f"{second.where} does not wait for {event}, and the host has not seen such an event complete"
