@@ -17,6 +17,7 @@ import numpy as np
 from cuplace.array.type import ArrayType
 from cuplace.ops.factors import Rule
 from cuplace.placement.box import Box
+from cuplace.runtime.task import Cost
 
 Shape = tuple[int, ...]
 Params = Mapping[str, Any]
@@ -32,16 +33,6 @@ class OutType(NamedTuple):
     shape: Shape
     dtype: np.dtype
     weak_type: bool = False
-
-
-class Cost(NamedTuple):
-    """An estimate of the work of one call: floating-point operations, and bytes read plus written."""
-
-    flops: float
-    bytes: float
-
-    def __add__(self, other: Any) -> Cost:
-        return Cost(self.flops + other.flops, self.bytes + other.bytes)
 
 
 def size_of(shape: Shape) -> int:

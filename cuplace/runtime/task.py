@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, Stream, Work
@@ -12,6 +12,23 @@ if TYPE_CHECKING:
     from cuplace.runtime.submission import Submission
 
 _array = attrgetter("array")
+
+
+class Cost(NamedTuple):
+    """An estimate of work: floating-point operations, and bytes read plus written.
+
+    >>> Cost(1.0, 2.0) + Cost(3.0, 4.0)
+    Cost(flops=4.0, bytes=6.0)
+    """
+
+    flops: float
+    bytes: float
+
+    def __add__(self, other: Any) -> Cost:
+        return Cost(self.flops + other.flops, self.bytes + other.bytes)
+
+
+NOTHING = Cost(0.0, 0.0)
 
 
 class Task:
@@ -23,11 +40,13 @@ class Task:
         nbytes: bytes that a copy moves; 0 for compute.
         path: how a copy travels; empty for compute.
         library: whether it calls libraries that run threads of their own.
+        cost: the estimated work of computing; nothing for copies.
     """
 
     __slots__ = ("kind", "name", "nbytes", "path")
 
     library: bool = False
+    cost: Cost = NOTHING
 
     def __init__(self, kind: str, name: str, nbytes: int = 0, path: str = "") -> None:
         self.kind = kind
@@ -51,13 +70,16 @@ class ComputeTask(Task):
     ``seconds`` estimates its run time: work that is shorter than a hand-off between threads is not handed off.
     """
 
-    __slots__ = ("library", "run", "seconds")
+    __slots__ = ("cost", "library", "run", "seconds")
 
-    def __init__(self, name: str, run: Work, seconds: float, library: bool = False) -> None:
+    def __init__(
+        self, name: str, run: Work, seconds: float, library: bool = False, cost: Cost = NOTHING
+    ) -> None:
         super().__init__("compute", name)
         self.run = run
         self.seconds = seconds
         self.library = library
+        self.cost = cost
 
     def enqueue(
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuplace.placement.sharding import NamedSharding, Sharding
 from cuplace.placement.spec import PartitionSpec
+from cuplace.runtime.task import NOTHING, Cost
 from cuplace.staging.local import LocalOp, Register
 from cuplace.staging.program import Equation, Program, StagedOp
 from cuplace.staging.steps import LoopStep, Made, SegmentStep
@@ -156,8 +157,9 @@ def _emit_local(
         )
         for segment in segments
     ]  # fmt: skip
-    seconds = step.tasks[0].seconds if step is not None else 0.0
-    outer.emit(variants, level, params["length"] * seconds, library=True)
+    length = params["length"]
+    seconds, cost = (step.tasks[0].seconds, step.tasks[0].cost) if step is not None else (0.0, NOTHING)
+    outer.emit(variants, level, length * seconds, Cost(length * cost.flops, length * cost.bytes), library=True)
     outs = [out.update(level=level) for out in outs]
     for out in outs:
         outer.note_made(out)

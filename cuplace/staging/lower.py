@@ -10,7 +10,7 @@ import numpy as np
 from cuplace.array.type import ArrayType
 from cuplace.ops.convert import CONVERT
 from cuplace.ops.op import OutType
-from cuplace.runtime.task import ComputeTask
+from cuplace.runtime.task import NOTHING, ComputeTask, Cost
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
 from cuplace.staging.loop import SCAN, lower_loop
 from cuplace.staging.operand import scalar_converter
@@ -48,6 +48,7 @@ class Lowering:
         self._ops: dict[int, list[Variants]] = {}
         self._between: dict[int, list[Step]] = {}
         self._seconds: dict[int, float] = {}
+        self._costs: dict[int, Cost] = {}
         self._with_library: set[int] = set()
         self._level_of: dict[int, int] = {}
         self._made: dict[int, Value] = {}
@@ -116,15 +117,16 @@ class Lowering:
         types = tuple([ArrayType(s, a.dtype) for a, s in zip(args, shapes, strict=True)])
         cost = op.cost(types, OutType(shape, out.dtype), each[0])
         seconds = max(cost.bytes / BYTES_PER_SECOND, cost.flops / FLOPS_PER_SECOND)
-        self.emit(variants, level, seconds + CALL_SECONDS, op.library)
+        self.emit(variants, level, seconds + CALL_SECONDS, cost, op.library)
         made = out.update(place=place, level=level, number=None)
         self._made[place] = made
         return made
 
-    def emit(self, variants: Variants, level: int, seconds: float, library: bool = False) -> None:
+    def emit(self, variants: Variants, level: int, seconds: float, cost: Cost, library: bool = False) -> None:
         """Add an operation to a level; ``library``: it may call a library that runs threads of its own."""
         self._ops.setdefault(level, []).append(variants)
         self._seconds[level] = self._seconds.get(level, 0.0) + seconds
+        self._costs[level] = self._costs.get(level, NOTHING) + cost
         if library:
             self._with_library.add(level)
 
@@ -228,5 +230,6 @@ class Lowering:
             segments.append(Segment(len(reads), ops, [register_of[place] for place in outputs], xp))
         made = [Made(place, self._made[place].local_shape, self._made[place].dtype) for place in outputs]
         works = [segment.work() for segment in segments]
-        tasks = [ComputeTask(self.name, work, self._seconds[level], level in self._with_library) for work in works]
+        seconds, cost, library = self._seconds[level], self._costs[level], level in self._with_library
+        tasks = [ComputeTask(self.name, work, seconds, library, cost) for work in works]
         return SegmentStep(segments, tasks, reads, made, self.home.devices)

@@ -17,6 +17,7 @@ from cuplace.placement.box import Box
 from cuplace.placement.mesh import AbstractMesh, AxisType, Mesh
 from cuplace.placement.sharding import NamedSharding, Sharding
 from cuplace.placement.spec import PartitionSpec
+from cuplace.runtime.task import NOTHING, Cost
 from cuplace.staging.local import LocalOp, Register
 from cuplace.staging.lower import CALL_SECONDS, Lowering
 from cuplace.staging.program import Equation
@@ -152,7 +153,8 @@ class MeshLowering(Lowering):
             for mine, wanted in zip(ours.boxes, theirs.boxes, strict=True)
         ]  # fmt: skip
         level = self.level([value])
-        self.emit(variants, level, CALL_SECONDS)
+        copied = 2.0 * math.prod(theirs.shard_shape) * value.dtype.itemsize
+        self.emit(variants, level, CALL_SECONDS, Cost(0.0, copied))
         made = value.update(sharding=sharding, place=place, level=level)
         self.note_made(made)
         return made
@@ -178,7 +180,7 @@ class MeshLowering(Lowering):
             "partial", _add_leading, [Register(value.place)], [value.local_shape], [place], [local], [value.dtype], {}
         )
         level = self.level([value])
-        self.emit([op], level, 0.0)
+        self.emit([op], level, 0.0, NOTHING)
         made = value.update(shape=shape, sharding=sharding, place=place, level=level)
         self.note_made(made)
         return made

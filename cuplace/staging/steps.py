@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from cuplace.runtime.memory import COMPUTE
-from cuplace.runtime.task import ComputeTask
+from cuplace.runtime.task import ComputeTask, Cost
 from cuplace.transfer.execute import move
 
 if TYPE_CHECKING:
@@ -163,9 +163,11 @@ class LoopStep(Step):
         self.devices = tuple(devices)
         self.length = length
         self.order = range(length - 1, -1, -1) if reverse else range(length)
-        seconds = [_copy_seconds(made) for made in (*slices, *[made for _, made in stacked])]
-        self.take = ComputeTask("scan element", _take, max(seconds, default=0.0))
-        self.store = ComputeTask("scan result", _store, max(seconds, default=0.0))
+        sizes = [math.prod(made.shape) * made.dtype.itemsize for made in (*slices, *[made for _, made in stacked])]
+        nbytes = max(sizes, default=0)
+        seconds, cost = nbytes / BYTES_PER_SECOND, Cost(0.0, 2.0 * nbytes)
+        self.take = ComputeTask("scan element", _take, seconds, cost=cost)
+        self.store = ComputeTask("scan result", _store, seconds, cost=cost)
 
     def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
         given = [environment[place] for place in self.reads]
@@ -212,7 +214,3 @@ def _take(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None
 
 def _store(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
     writes[0][scalars[0]] = reads[0]
-
-
-def _copy_seconds(made: Made) -> float:
-    return math.prod(made.shape) * made.dtype.itemsize / BYTES_PER_SECOND
