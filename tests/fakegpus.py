@@ -108,7 +108,7 @@ def _teach() -> None:
     hooks.library = fakecuda.library_call
 
     is_done, query = lane.CudaEvent.done.fget, lane.query
-    died, park = Buffer.__del__, Scheduler.park
+    died, park = Buffer.__del__, Scheduler._park
 
     def watched_done(event: Any) -> bool:
         done: bool = is_done(event)
@@ -133,4 +133,4 @@ def _teach() -> None:
     lane.CudaEvent.done = property(watched_done)  # type: ignore[assignment]
     lane.query = watched_query
     Buffer.__del__ = watched_death  # type: ignore[method-assign]
-    Scheduler.park = watched_park  # type: ignore[method-assign]
+    Scheduler._park = watched_park  # type: ignore[method-assign]

@@ -6,6 +6,8 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from cuplace import errors
 
 Shape = tuple[int, ...]
@@ -32,6 +34,13 @@ def broadcast_shapes(name: str, shapes: Sequence[Shape]) -> Shape:
             raise _misfit(name, shapes)
         result.append(wide.pop() if wide else 1)
     return tuple(result)
+
+
+def broadcast_value(xp: Any, x: Any, shape: Shape) -> Any:
+    """An array of ``shape`` with the values of ``x``, an array or a scalar; a view where the module has scalars."""
+    if xp is not np and not isinstance(x, xp.ndarray):
+        return xp.full(shape, x, x.dtype)  # modules other than NumPy broadcast only arrays of their own
+    return xp.broadcast_to(x, shape)
 
 
 def _misfit(name: str, shapes: Sequence[Shape]) -> Exception:

@@ -63,7 +63,7 @@ def test_the_type_of_host_values(platform, value, dtype, weak):
 
 
 def test_64_bit_values_are_narrowed_once_told_for_a_line(platform):
-    site = compile("device_put(value)", f"<one line on {platform.name}>", "eval")
+    site = compile("device_put(value)", f"<one line on {platform.name} {id(platform)}>", "eval")
 
     def place(value):
         return eval(site, {"device_put": device_put, "value": value})

@@ -26,7 +26,7 @@ def test_calls_return_while_devices_are_held(platform):
     assert not held.is_ready()
     for latch in latches:
         latch.release()
-    np.testing.assert_allclose(np.asarray(held), np.sin(numbers(8, 8)) + 1, rtol=1e-6)
+    np.testing.assert_allclose(np.asarray(held), np.sin(numbers(8, 8)) + 1, rtol=1e-6, atol=1e-6)
 
 
 def fail(xp, x):
