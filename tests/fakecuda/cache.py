@@ -29,7 +29,8 @@ def folder() -> Path:
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
     """Only one process and one thread at a time is inside for a ``name``."""
-    path = folder() / f"{name}.lock"
+    path = folder() / "locks" / name
+    path.parent.mkdir(exist_ok=True)
     with _thread_locks.setdefault(path, threading.RLock()), open(path, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

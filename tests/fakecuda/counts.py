@@ -83,6 +83,7 @@ class Counters:
         pinned: pinned memory.
         device_blocks, pinned_blocks: how many allocations are alive.
         streams, events: how many are alive, default streams left out.
+        threads: host threads that are alive and have enqueued something, or waited for it.
     """
 
     calls: dict[str, int]
@@ -99,6 +100,7 @@ class Counters:
     pinned_blocks: int
     streams: int
     events: int
+    threads: int
 
 
 def counters() -> Counters:
@@ -124,6 +126,7 @@ def counters() -> Counters:
         pinned_blocks=raw["pinned_blocks"],
         streams=raw["streams"],
         events=raw["events"],
+        threads=raw["threads"],
     )
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import _thread
 import threading
+import time
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -31,10 +33,11 @@ def in_thread(function: Callable[[], None]) -> None:
         function()
         done.set()
 
-    import _thread
-
+    before = fakecuda.counters().threads
     _thread.start_new_thread(run, ())
     done.wait()
+    while fakecuda.counters().threads > before:  # it ends a little after its function
+        time.sleep(1e-3)
 
 
 def write(memory: Any) -> None:
@@ -98,6 +101,21 @@ def test_an_event_orders_the_thread_that_waits_for_it(cp: ModuleType, pinned: An
     write(pinned)  # neither this nor the copy waits for the other
     assert set(kinds()) == {"race"}
     cp.cuda.runtime.free(x)
+
+
+def test_a_thread_that_only_collects_garbage_does_not_act(cp: ModuleType) -> None:
+    garbage = [cp.cuda.Stream(non_blocking=True), cp.cuda.Event(), cp.cuda.runtime.malloc(64)]
+    before = fakecuda.counters().threads
+
+    def collect() -> None:
+        cp.cuda.runtime.free(garbage.pop())
+        garbage.clear()
+        assert fakecuda.counters().threads == before
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    thread.join()
+    assert not garbage
 
 
 def test_many_threads_use_the_fake_at_once(cp: ModuleType, clean: None, mode: str) -> None:

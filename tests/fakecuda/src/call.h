@@ -15,7 +15,11 @@ class Call {
 
   operator Lock&() { return lock_; }
   Lock& lock() { return lock_; }
-  Host& host() { return *host_; }
+  // The calling thread, which acts from now on.
+  Host& host() {
+    act(lock_, *host_);
+    return *host_;
+  }
   const Place& place() const { return place_; }
   const char* name() const { return name_; }
 

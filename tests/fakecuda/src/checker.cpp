@@ -20,6 +20,7 @@ Clock known_to_all() {
   Clock clock;
   bool first = true;
   for (Host* host : state().hosts) {
+    if (!host->acts) continue;
     if (first) clock = host->clock;
     else clock.meet(host->clock);
     first = false;

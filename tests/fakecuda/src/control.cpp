@@ -72,6 +72,12 @@ long user_streams() {
   return count;
 }
 
+long acting_hosts() {
+  long count = 0;
+  for (const Host* host : state().hosts) count += host->acts;
+  return count;
+}
+
 long blocks_of(MemoryKind kind) {
   long count = 0;
   for (const auto& [address, block] : state().blocks) count += block.kind == kind && !block.freed;
@@ -143,6 +149,7 @@ const char* fake_counters() {
   joined.member("pinned_used", long(state().pinned_used)).member("pinned_peak", long(state().pinned_peak));
   joined.member("device_blocks", blocks_of(MemoryKind::device)).member("pinned_blocks", blocks_of(MemoryKind::pinned));
   joined.member("streams", user_streams()).member("events", long(state().events.size()));
+  joined.member("threads", acting_hosts());
   return keep(joined.member("blocking_calls", blocking_text(records)).text());
 }
 
@@ -205,7 +212,7 @@ void fake_name_stream(uintptr_t handle, const char* name) {
 // `anew`: what was handed over with this token before is forgotten.
 void fake_release(uintptr_t token, int anew) {
   if (forked()) return;
-  if (anew && !is_host()) {
+  if (anew && !this_host_acts()) {
     Lock lock(state().mutex);
     state().handovers.erase(token);
     return;

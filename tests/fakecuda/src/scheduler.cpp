@@ -307,6 +307,7 @@ void forget_past(Lock& lock) {
   }
   for (auto& [handle, event] : st.events) event->marker = nullptr;
   for (Host* host : st.hosts) {
+    if (!host->acts) continue;
     host->clock = Clock();
     host->actor = new_actor();
     host->clock.advance(host->actor);

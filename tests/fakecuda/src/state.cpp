@@ -54,13 +54,14 @@ struct HostOwner {
 
 thread_local HostOwner owner;
 
-// What a thread knows at its first call: what its starter knew, or, if nobody has told, what all others know.
+// What a thread knows when it begins to act: what its starter knew, or, if nobody has told, what all others know.
 Clock first_clock() {
   auto handed = state().handovers.find(birth_token);
   if (birth_token && handed != state().handovers.end()) return handed->second;
   Clock clock;
   bool first = true;
   for (Host* other : state().hosts) {
+    if (!other->acts) continue;
     if (first) clock = other->clock;
     else clock.meet(other->clock);
     first = false;
@@ -99,14 +100,22 @@ int new_actor() { return state().actors++; }
 bool valid_device(int device) { return device >= 0 && device < state().visible; }
 
 Host& this_host(Lock&) {
-  if (owner.host) return *owner.host;
-  owner.host = new Host{new_actor(), state().threads++, first_clock(), {}};
-  owner.host->clock.advance(owner.host->actor);
-  state().hosts.insert(owner.host);
+  if (!owner.host) {
+    owner.host = new Host{state().threads++};
+    state().hosts.insert(owner.host);
+  }
   return *owner.host;
 }
 
-bool is_host() { return owner.host != nullptr; }
+void act(Lock&, Host& host) {
+  if (host.acts) return;
+  host.clock = first_clock();
+  host.actor = new_actor();
+  host.clock.advance(host.actor);
+  host.acts = true;
+}
+
+bool this_host_acts() { return owner.host && owner.host->acts; }
 
 void born_with(uintptr_t token) { birth_token = token; }
 

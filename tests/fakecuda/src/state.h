@@ -101,12 +101,14 @@ struct Event {
   MarkerPtr marker;  // null until the first record
 };
 
-// A host thread.
+// A host thread. It acts from its first call on that is ordered with others: destroying what it happened to collect as
+// garbage is none.
 struct Host {
-  int actor;
   int number;
-  Clock clock;
-  std::map<int, Stream*> own_streams;  // per-thread default streams, by device
+  bool acts = false;
+  int actor = -1;
+  Clock clock = {};
+  std::map<int, Stream*> own_streams = {};  // per-thread default streams, by device
 };
 
 // One cudaMalloc, cudaHostAlloc or registered host range.
@@ -178,10 +180,11 @@ extern thread_local int current_device;
 bool forked();
 double now_ms();
 int new_actor();
-// The calling thread; it is a host from its first call on.
 Host& this_host(Lock&);
-bool is_host();
-// The thread, once it is a host, knows what was handed over with this token.
+// Makes it act, if it does not yet.
+void act(Lock&, Host&);
+bool this_host_acts();
+// The calling thread, once it acts, knows what was handed over with this token.
 void born_with(uintptr_t token);
 bool valid_device(int device);
 
