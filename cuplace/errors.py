@@ -175,7 +175,10 @@ class UnknownPlatformError(RuntimeError):
     """A platform was named that does not exist."""
 
     def __init__(self, name: str, available: tuple[str, ...]) -> None:
-        super().__init__(f"Unknown backend {name}. Available backends are {list(available)}")
+        super().__init__(
+            f"Unknown backend {name}. Available backends are {list(available)}\n"
+            "CUPLACE_PLATFORM, or config.update('platform', name) before first use, chooses one of cuda, cpu and sim."
+        )
 
 
 class AbsentPlatformError(RuntimeError):
@@ -184,7 +187,9 @@ class AbsentPlatformError(RuntimeError):
     def __init__(self, name: str, present: tuple[str, ...]) -> None:
         super().__init__(
             f"Unknown backend: '{name}' requested, but no platforms that are instances of {name} are present. "
-            f"Platforms present are: {', '.join(present)}"
+            f"Platforms present are: {', '.join(present)}\n"
+            "A process has the devices of one platform, chosen before their first use by CUPLACE_PLATFORM or "
+            "config.update('platform', name); python -m cuplace tells which and why."
         )
 
 
@@ -212,7 +217,10 @@ class MeshTypeError(ValueError):
     """A mesh was expected."""
 
     def __init__(self, value: object) -> None:
-        super().__init__(f"Expected mesh of type `jax.sharding.Mesh`. Got {type(value)}")
+        super().__init__(
+            f"Expected mesh of type `jax.sharding.Mesh`. Got {type(value)}\n"
+            "Make one with cuplace.make_mesh((n,), ('x',)); None unsets the mesh."
+        )
 
 
 class ContextInsideJitError(ValueError):
@@ -442,8 +450,11 @@ class ScalarConversionError(TypeError):
 class IndexConversionError(TypeError):
     """An array that is no integer scalar was used as an index."""
 
-    def __init__(self) -> None:
-        super().__init__("Only integer scalar arrays can be converted to a scalar index.")
+    def __init__(self, type_text: str) -> None:
+        super().__init__(
+            f"Only integer scalar arrays can be converted to a scalar index.\n"
+            f"Got {type_text}. Pick one element, and convert it where it is no integer: int(x[0])."
+        )
 
 
 class TruthValueError(ValueError):
@@ -469,7 +480,8 @@ class ItemAssignmentError(TypeError):
         super().__init__(
             "JAX arrays are immutable and do not support in-place item assignment. "
             "Instead of x[idx] = y, use x = x.at[idx].set(y) or another .at[] method.\n"
-            "In cuplace, too: or change a NumPy array and place it with device_put."
+            "There is no .at[] in cuplace yet: choose between values with cuplace.numpy.where, or change a NumPy array "
+            "and place it with device_put."
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import TYPE_CHECKING, NamedTuple
 
 from cuplace.errors import DeletedArrayError
@@ -30,7 +31,7 @@ class Ending(NamedTuple):
 
 # Kept beside the lists and not in them: arrays are made far more often than they are deleted, and nearly no
 # deleted array is ever used again. Only the latest endings are remembered, oldest first.
-_endings: dict[int, Ending] = {}
+_endings: OrderedDict[int, Ending] = OrderedDict()
 
 
 def end(buffers: list[Buffer], how: str, line: Line | None) -> None:
@@ -39,8 +40,8 @@ def end(buffers: list[Buffer], how: str, line: Line | None) -> None:
         return
     _endings[id(buffers)] = Ending(buffers, how, line)
     buffers.clear()
-    while len(_endings) > REMEMBERED:
-        _endings.pop(next(iter(_endings)), None)
+    if len(_endings) > REMEMBERED:
+        _endings.popitem(last=False)  # in one step, since other threads end arrays, too
 
 
 def deleted_error(array: Array, first_line: str | None = None) -> DeletedArrayError:

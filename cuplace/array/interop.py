@@ -65,7 +65,7 @@ def index(array: Array) -> int:
     """The value of a 0-d integer array. Raises IndexConversionError for other arrays."""
     type = array._key.type
     if type.shape or type.dtype.kind not in "iu":
-        raise IndexConversionError()
+        raise IndexConversionError(str(type))
     return operator.index(host_value(array).item())
 
 

@@ -22,7 +22,8 @@ def out_sharding(wanted: Any) -> NamedSharding | None:
         return wanted
     if not isinstance(wanted, PartitionSpec):
         raise errors.ArgumentTypeError(
-            f"`out_sharding` argument only supports instances of `NamedSharding` or `PartitionSpec`. Got {wanted!r}"
+            f"`out_sharding` argument only supports instances of `NamedSharding` or `PartitionSpec`. Got {wanted!r}\n"
+            "Write NamedSharding(mesh, P(...)), on the mesh of the operands; device_put moves results elsewhere."
         )
     mesh = context_mesh()
     if mesh is None or mesh.empty:

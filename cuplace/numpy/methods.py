@@ -114,7 +114,7 @@ def _getitem(self: Any, index: Any) -> Any:
 def _tracer_rows(self: Any) -> Any:
     """Iterate over the first dimension, whose size is known while tracing."""
     if not self.shape:
-        raise TypeError("iteration over a 0-d array")
+        raise errors.UnsizedError("iteration over a 0-d array")
     return iter([self[i] for i in range(self.shape[0])])
 
 

@@ -13,7 +13,7 @@ from cuplace.array import dtypes
 from cuplace.array.type import ArrayType
 from cuplace.ops.factors import Factors, Labels, Problem, Rule
 from cuplace.ops.op import Cost, Op, OutType, Params, elementwise_cost
-from cuplace.ops.shapes import broadcast_shapes
+from cuplace.ops.shapes import broadcast_shapes, broadcast_value
 
 _KIND_NAMES = {"b": "bool", "i": "integer", "f": "floating", "c": "complexfloating"}
 NUMBERS = "ifc"
@@ -54,7 +54,8 @@ def _check_dtype(name: str, accepts: str, dtype: np.dtype, position: int | None)
     kinds = ", ".join(_KIND_NAMES[kind] for kind in "ifcb" if kind in accepts)
     place = "" if position is None else f" at position {position}"
     raise errors.ArgumentTypeError(
-        f"{name} does not accept dtype {dtype.name}{place}. Accepted dtypes{place} are subtypes of {kinds}."
+        f"{name} does not accept dtype {dtype.name}{place}. Accepted dtypes{place} are subtypes of {kinds}.\n"
+        "Convert the operand first, with x.astype(dtype)."
     )
 
 
@@ -202,7 +203,7 @@ def _full_like_infer(types: tuple[ArrayType, ...], params: Params) -> OutType:
 
 
 def _full_like(xp: Any, like: Any, value: Any) -> Any:
-    return xp.broadcast_to(value, like.shape)
+    return broadcast_value(xp, value, like.shape)
 
 
 COPY = elementwise("copy", None, compute=_copy)
@@ -228,11 +229,14 @@ def _select_text(problem: Problem) -> str:
     which, on_true, on_false = shown
     _, spec_true, spec_false = problem.specs
     if spec_true != spec_false and problem.types[1].mesh is not None and problem.types[2].mesh is not None:
-        return f"select cases must have the same shardings, got [{on_false}, {on_true}]."
+        return (
+            f"select cases must have the same shardings, got [{on_false}, {on_true}].\n"
+            "Lay them out alike first: y = reshard(y, x.sharding)"
+        )
     case = on_true if problem.types[1].mesh is not None else on_false
     return (
         "select `which` must be scalar or have the same sharding as cases, got `which` sharding "
-        f"{which} but case sharding {case}."
+        f"{which} but case sharding {case}.\nLay it out as the cases are first: which = reshard(which, x.sharding)"
     )
 
 

@@ -85,7 +85,10 @@ def merging_text(problem: Problem) -> str:
     """For operands that disagree, in operations that merge specs: JAX's text."""
     rank = len(problem.out_shape)
     full = [(None,) * (rank - len(spec)) + tuple(spec) for spec in problem.specs if len(spec)]
-    return f"{problem.name} got incompatible shardings for broadcasting: {', '.join(map(str, full))}."
+    return (
+        f"{problem.name} got incompatible shardings for broadcasting: {', '.join(map(str, full))}.\n"
+        "Lay one operand out as the other is first: y = reshard(y, x.sharding)"
+    )
 
 
 def whole_text(problem: Problem) -> str:

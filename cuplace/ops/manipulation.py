@@ -9,6 +9,7 @@ from cuplace.array.type import ArrayType
 from cuplace.ops.elementwise import aligned_labels
 from cuplace.ops.factors import Factors, Kind, Problem, Rule
 from cuplace.ops.op import Op, OutType, Params
+from cuplace.ops.shapes import broadcast_value
 from cuplace.placement.box import Box
 
 Shape = tuple[int, ...]
@@ -73,7 +74,7 @@ def _to_box(params: Params, in_shapes: tuple[Shape, ...], box: Box) -> Params:
 
 
 def _broadcast(xp: Any, x: Any, *, shape: Shape) -> Any:
-    return xp.broadcast_to(x, shape)
+    return broadcast_value(xp, x, shape)
 
 
 BROADCAST = Op("broadcast_in_dim", _broadcast_infer, Rule(_broadcast_factors), _broadcast, localize=_to_box, view=True)
@@ -89,7 +90,10 @@ def _unlike_text(problem: Problem) -> str:
         for t, spec in zip(problem.types, problem.specs, strict=True)
         if t.mesh is not None
     )
-    return f"All operands should have the same sharding. Got shardings {shown}"
+    return (
+        f"All operands should have the same sharding. Got shardings {shown}\n"
+        "Lay them out alike first: y = reshard(y, x.sharding)"
+    )
 
 
 def _concatenate_infer(types: tuple[ArrayType, ...], params: Params) -> OutType:

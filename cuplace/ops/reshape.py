@@ -83,7 +83,8 @@ def _derived(call: Call, spec: PartitionSpec, parts: Sequence[Group]) -> Partiti
     if found is None:
         raise errors.ShardingTypeError(
             "This reshape is not supported. Please specify the sharding of the output via the `out_sharding` "
-            f"argument of jax.lax.reshape. Got operand type: {call.types[0]}, new sizes: {call.out.shape}"
+            f"argument of jax.lax.reshape. Got operand type: {call.types[0]}, new sizes: {call.out.shape}\n"
+            "Write x.reshape(shape, out_sharding=NamedSharding(mesh, P(...))), or lay x out anew first, with reshard."
         )
     return found
 

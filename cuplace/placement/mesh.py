@@ -65,7 +65,8 @@ class Mesh(NamedAxes):
         if array.ndim != len(names):
             raise MeshRankError(
                 "Mesh requires the ndim of its first argument (`devices`) to equal the length of its second "
-                f"argument (`axis_names`), but got devices.ndim == {array.ndim} and len(axis_names) == {len(names)}."
+                f"argument (`axis_names`), but got devices.ndim == {array.ndim} and len(axis_names) == {len(names)}.\n"
+                "Each dimension of the grid of devices has one name."
             )
         types = checked_types(axis_types, names, AxisType.Auto)
         return _interned(tuple(array.ravel().tolist()), array.shape, names, types)

@@ -420,7 +420,8 @@ def _check_spec(mesh: Mesh | AbstractMesh, spec: object) -> None:
         if name in seen:
             raise DuplicateSpecError(
                 "A single NamedSharding spec specification can map every mesh axis to at most one positional "
-                f"dimension, but {spec!r} has duplicate entries for `{name}`"
+                f"dimension, but {spec!r} has duplicate entries for `{name}`\n"
+                "Name None where a dimension stays whole, or make a mesh with one axis more."
             )
         seen.add(name)
 

@@ -64,7 +64,8 @@ class Device:
         """The stream that carries copies from this device to ``other`` (or within it, for itself)."""
         stream = self._moves.get(other)
         if stream is None:
-            stream = self._moves[other] = self.backend.stream(self, "move", other)
+            # Of two threads that get here at once, both use the stream of the first.
+            stream = self._moves.setdefault(other, self.backend.stream(self, "move", other))
         return stream
 
     def streams(self) -> list[Stream]:

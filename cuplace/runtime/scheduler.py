@@ -220,7 +220,7 @@ class Scheduler:
                         _note_read(source, stream, event)
                         written[target] = (*written.get(target, ()), event)
                 for _, _, _, target in launches:
-                    target.writes = written.get(target, ()) if written else ()
+                    target.writes = written.get(target, ())
                     target.reads = None
             except BaseException:
                 for _, stream, source, target in launches:

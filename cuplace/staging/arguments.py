@@ -80,7 +80,9 @@ def static_key(value: Any) -> Any:
     except TypeError as error:
         raise errors.StaticArgumentError(
             "Non-hashable static arguments are not supported. An error occurred while trying to hash an object of "
-            f"type {type(value)}, {value}. The error was:\nTypeError: {error}"
+            f"type {type(value)}, {value}. The error was:\nTypeError: {error}\n"
+            "Pass something that does not change: a tuple in the place of a list, or the array as an argument that is "
+            "not static."
         ) from None
     return type(value), value
 

@@ -125,5 +125,6 @@ def check_argument(sharding: Sharding | None, key: Any) -> None:
         raise errors.ArgumentShardingError(
             f"Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {sharding},\n"
             f"arg sharding: {key.sharding} for arg type: {key.type}\n"
-            "Move the argument first, with device_put, or leave its in_sharding open (None)."
+            f"The first is on the devices {list(sharding.flat_ids)}, the second on {list(key.sharding.flat_ids)}. Move "
+            "the argument first, with device_put, or leave its in_sharding open (None)."
         )

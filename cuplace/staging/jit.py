@@ -92,7 +92,9 @@ class Jitted:
         static_argnames: Any, donate_argnums: Any, donate_argnames: Any, keep_unused: bool,
     ) -> None:  # fmt: skip
         if not callable(fun):
-            raise errors.NotCallableError(f"Expected a callable value, got {fun}")
+            raise errors.NotCallableError(
+                f"Expected a callable value, got {fun}\nWrite @cuplace.jit above a function, or cuplace.jit(function)."
+            )
         check_leaves("in_shardings", in_shardings)
         check_leaves("out_shardings", out_shardings)
         self._static = Chosen("static", fun, static_argnums, static_argnames)

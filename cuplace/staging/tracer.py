@@ -72,7 +72,7 @@ class Tracer:
 
     def __len__(self) -> int:
         if not self.shape:
-            raise TypeError("len() of unsized object")
+            raise errors.UnsizedError("len() of unsized object")
         return self.shape[0]
 
     def __repr__(self) -> str:
@@ -86,11 +86,7 @@ class Tracer:
 
     def __bool__(self) -> bool:
         if self.size != 1:
-            raise ValueError(
-                "The truth value of an array with more than one element is ambiguous. Use a.any() or a.all()"
-                if self.size
-                else "The truth value of an empty array is ambiguous."
-            )
+            raise errors.TruthValueError(self.size)
         raise errors.TracerBoolConversionError(
             f"Attempted boolean conversion of {self._described()}.{self._origin()}\n"
             "Use cuplace.numpy.where(condition, a, b) to choose between values."
@@ -134,10 +130,7 @@ class Tracer:
         raise self._not_concrete(f"The delete() method was called on {self._described()}.")
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
-        raise TypeError(
-            "JAX arrays are immutable and do not support in-place item assignment. Instead of x[idx] = y, "
-            "build the new array with cuplace.numpy.where or concatenate."
-        )
+        raise errors.ItemAssignmentError()
 
     def __getattr__(self, name: str) -> NoReturn:
         if name == "sharding":
@@ -187,7 +180,7 @@ class Tracer:
 
     def _no_scalar(self, name: str) -> NoReturn:
         if self.ndim:
-            raise TypeError(f"Only scalar arrays can be converted to Python scalars; got arr.ndim={self.ndim}")
+            raise errors.ScalarConversionError(self.ndim)
         raise self._not_concrete(
             f"The problem arose with the `{name}` function. If trying to convert the data type of a value, "
             f"try using `x.astype({name})` or `jnp.array(x, {name})` instead."

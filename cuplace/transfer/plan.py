@@ -143,6 +143,8 @@ class TransferPlan:
         if self.num_moves > LINES_SHOWN:
             lines.append(f"  ... {self.num_moves - LINES_SHOWN} more")
         lines += [f"  {tos[target]}  aliased" for _, target in self.aliases[:LINES_SHOWN]]
+        if len(self.aliases) > LINES_SHOWN:
+            lines.append(f"  ... {len(self.aliases) - LINES_SHOWN} more aliased")
         return "\n".join(lines)
 
 
