@@ -211,6 +211,11 @@ def requested(dtype: Any, where: str) -> np.dtype:
     return given
 
 
+def requested_or_none(dtype: Any, where: str) -> np.dtype | None:
+    """What `requested` gives; None where the user asked for nothing."""
+    return None if dtype is None else requested(dtype, where)
+
+
 def as_dtype(dtype: Any) -> np.dtype:
     """A NumPy dtype from whatever names one: a dtype, its name, a scalar type of NumPy, or of cuplace.numpy."""
     own = getattr(dtype, "dtype", None)
@@ -346,10 +351,3 @@ def to_inexact(dtype: np.dtype) -> np.dtype:
 def real_dtype(dtype: np.dtype) -> np.dtype:
     """The dtype of the real part: float32 for complex64, and so on; other dtypes as they are."""
     return np.dtype({8: "float32", 16: "float64"}[dtype.itemsize]) if dtype.kind == "c" else dtype
-
-
-def complex_dtype(dtype: np.dtype) -> np.dtype:
-    """The complex dtype whose parts hold a dtype's values."""
-    if dtype.kind == "c":
-        return dtype
-    return canonicalize(np.dtype("complex128") if dtype == np.dtype("float64") else np.dtype("complex64"))

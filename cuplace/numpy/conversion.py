@@ -52,7 +52,7 @@ def array(
         Array([[1, 2],
                [3, 4]], dtype=int32)
     """
-    wanted = None if dtype is None else dtypes.requested(dtype, "array")
+    wanted = dtypes.requested_or_none(dtype, "array")
     return _converted(object, wanted, bool(copy), ndmin, device)
 
 
@@ -66,7 +66,7 @@ def asarray(
         >>> asarray(x) is x
         True
     """
-    wanted = None if dtype is None else dtypes.requested(dtype, "asarray")
+    wanted = dtypes.requested_or_none(dtype, "asarray")
     return _converted(a, wanted, bool(copy), 0, device)
 
 

@@ -58,7 +58,7 @@ def einsum(
     """
     if not isinstance(subscripts, str):
         raise errors.SubscriptsError(f"einsum takes its letters first, as a string; got {type(subscripts)}.")
-    dtype = None if preferred_element_type is None else dtypes.requested(preferred_element_type, "einsum")
+    dtype = dtypes.requested_or_none(preferred_element_type, "einsum")
     return _einsum(operands, subscripts.replace(" ", ""), dtype, wanted_sharding(out_sharding))
 
 

@@ -40,10 +40,6 @@ def _operands(a: Tracer, b: Tracer, dtype: np.dtype | None) -> list[Tracer]:
     return promote(a, b) if dtype is None else [cast(a, dtype), cast(b, dtype)]
 
 
-def _preferred(dtype: Any, name: str) -> np.dtype | None:
-    return None if dtype is None else dtypes.requested(dtype, name)
-
-
 def _transposed(x: Tracer, order: Sequence[int], sharding: NamedSharding | None = None) -> Tracer:
     if tuple(order) == tuple(range(x.ndim)):
         return x
@@ -140,7 +136,7 @@ def matmul(
     """
     if preferred_element_type is None and out_sharding is None:
         return plain_matmul(a, b)
-    return _matmul(a, b, _preferred(preferred_element_type, "matmul"), wanted_sharding(out_sharding))
+    return _matmul(a, b, dtypes.requested_or_none(preferred_element_type, "matmul"), wanted_sharding(out_sharding))
 
 
 # --- dot and its kin ---------------------------------------------------------------------------------------
@@ -159,7 +155,7 @@ def dot(
     a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None, out_sharding: Any = None
 ) -> Array:
     """The sum of products over the last dimension of ``a`` and the last but one of ``b``; see `matmul`."""
-    return _dot(a, b, _preferred(preferred_element_type, "dot"), wanted_sharding(out_sharding))
+    return _dot(a, b, dtypes.requested_or_none(preferred_element_type, "dot"), wanted_sharding(out_sharding))
 
 
 @eager("vdot", static=("dtype",))
@@ -171,7 +167,7 @@ def _vdot(a: Any, b: Any, /, dtype: Any) -> Any:
 
 def vdot(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """The sum of products of the flattened operands, of which the first is conjugated."""
-    return _vdot(a, b, _preferred(preferred_element_type, "vdot"))
+    return _vdot(a, b, dtypes.requested_or_none(preferred_element_type, "vdot"))
 
 
 @eager("inner", static=("dtype",))
@@ -184,7 +180,7 @@ def _inner(a: Any, b: Any, /, dtype: Any) -> Any:
 
 def inner(a: Any, b: Any, *, precision: Any = None, preferred_element_type: Any = None) -> Array:
     """The sum of products over the last dimension of both operands."""
-    return _inner(a, b, _preferred(preferred_element_type, "inner"))
+    return _inner(a, b, dtypes.requested_or_none(preferred_element_type, "inner"))
 
 
 @eager("outer")
@@ -226,7 +222,7 @@ def tensordot(
         IncompatibleShapesError: a TypeError, where the summed dimensions do not match.
         AxisArgumentError: a ValueError, for an axis out of range.
     """
-    dtype = _preferred(preferred_element_type, "tensordot")
+    dtype = dtypes.requested_or_none(preferred_element_type, "tensordot")
     return _tensordot(a, b, _static_axes(axes), dtype, wanted_sharding(out_sharding))
 
 

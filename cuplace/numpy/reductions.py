@@ -28,7 +28,7 @@ from cuplace.ops import elementwise as elementwise_ops
 from cuplace.ops import reductions as ops
 from cuplace.ops.op import Op
 from cuplace.ops.reshape import RESHAPE
-from cuplace.ops.shapes import normalize_axes, normalize_axis
+from cuplace.ops.shapes import hashable_axis, normalize_axes, normalize_axis
 from cuplace.staging.eager import eager
 from cuplace.staging.trace import bind, lift
 from cuplace.staging.tracer import Tracer
@@ -36,17 +36,9 @@ from cuplace.staging.tracer import Tracer
 Axis = int | tuple[int, ...] | None
 
 
-def _static_axis(axis: Any) -> Any:
-    return tuple(axis) if isinstance(axis, list) else axis
-
-
 def _no_out(name: str, out: Any) -> None:
     if out is not None:
         raise NotImplementedError(f"The 'out' argument to jnp.{name} is not supported.")
-
-
-def _requested(dtype: Any, name: str) -> np.dtype | None:
-    return None if dtype is None else dtypes.requested(dtype, name)
 
 
 # --- sums and products -------------------------------------------------------------------------------------
@@ -112,7 +104,7 @@ def sum(
         Array(1, dtype=int32)
     """
     _no_out("sum", out)
-    return _sum(a, _static_axis(axis), _requested(dtype, "sum"), bool(keepdims), initial, where)
+    return _sum(a, hashable_axis(axis), dtypes.requested_or_none(dtype, "sum"), bool(keepdims), initial, where)
 
 
 def prod(
@@ -126,7 +118,7 @@ def prod(
 ) -> Array:
     """The product over axes, of the elements where ``where`` holds, times ``initial``; dtypes as in `sum`."""
     _no_out("prod", out)
-    return _prod(a, _static_axis(axis), _requested(dtype, "prod"), bool(keepdims), initial, where)
+    return _prod(a, hashable_axis(axis), dtypes.requested_or_none(dtype, "prod"), bool(keepdims), initial, where)
 
 
 # --- extremes ----------------------------------------------------------------------------------------------
@@ -166,7 +158,7 @@ def max(
         EmptyReductionError: a ValueError, of no elements without ``initial``.
     """
     _no_out("max", out)
-    return _max(a, _static_axis(axis), bool(keepdims), initial, where)
+    return _max(a, hashable_axis(axis), bool(keepdims), initial, where)
 
 
 def min(
@@ -178,7 +170,7 @@ def min(
         EmptyReductionError: a ValueError, of no elements without ``initial``.
     """
     _no_out("min", out)
-    return _min(a, _static_axis(axis), bool(keepdims), initial, where)
+    return _min(a, hashable_axis(axis), bool(keepdims), initial, where)
 
 
 amax, amin = max, min
@@ -232,13 +224,13 @@ _all = _quantifier(ops.REDUCE_AND, True, "all")
 def any(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Whether some element along axes differs from zero."""
     _no_out("any", out)
-    return _any(a, _static_axis(axis), bool(keepdims), where)
+    return _any(a, hashable_axis(axis), bool(keepdims), where)
 
 
 def all(a: Any, axis: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None) -> Array:
     """Whether all elements along axes differ from zero."""
     _no_out("all", out)
-    return _all(a, _static_axis(axis), bool(keepdims), where)
+    return _all(a, hashable_axis(axis), bool(keepdims), where)
 
 
 # --- means and variances -----------------------------------------------------------------------------------
@@ -281,7 +273,7 @@ def mean(
         Array(3., dtype=float32)
     """
     _no_out("mean", out)
-    return _mean(a, _static_axis(axis), _requested(dtype, "mean"), bool(keepdims), where)
+    return _mean(a, hashable_axis(axis), dtypes.requested_or_none(dtype, "mean"), bool(keepdims), where)
 
 
 def _variance(a: Tracer, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: Tracer | None) -> Tracer:
@@ -333,7 +325,7 @@ def var(
     """
     _no_out("var", out)
     ddof = ddof if correction is None else correction
-    return _var(a, _static_axis(axis), _requested(dtype, "var"), ddof, bool(keepdims), where)
+    return _var(a, hashable_axis(axis), dtypes.requested_or_none(dtype, "var"), ddof, bool(keepdims), where)
 
 
 def std(
@@ -350,7 +342,7 @@ def std(
     """The standard deviation over axes: the square root of `var`."""
     _no_out("std", out)
     ddof = ddof if correction is None else correction
-    return _std(a, _static_axis(axis), _requested(dtype, "std"), ddof, bool(keepdims), where)
+    return _std(a, hashable_axis(axis), dtypes.requested_or_none(dtype, "std"), ddof, bool(keepdims), where)
 
 
 # --- along one axis ----------------------------------------------------------------------------------------
@@ -390,13 +382,13 @@ def cumsum(a: Any, axis: int | None = None, dtype: Any = None, out: None = None)
         ShardingTypeError: a TypeError, where the axis is sharded over Explicit mesh axes.
     """
     _no_out("cumsum", out)
-    return _cumsum(a, axis, _requested(dtype, "cumsum"))
+    return _cumsum(a, axis, dtypes.requested_or_none(dtype, "cumsum"))
 
 
 def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None) -> Array:
     """Running products along an axis, or of the flattened array; see `cumsum`."""
     _no_out("cumprod", out)
-    return _cumprod(a, axis, _requested(dtype, "cumprod"))
+    return _cumprod(a, axis, dtypes.requested_or_none(dtype, "cumprod"))
 
 
 @eager("sort", static=("axis",))

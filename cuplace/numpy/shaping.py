@@ -27,7 +27,7 @@ from cuplace.numpy.promotion import cast, promote
 from cuplace.ops.elementwise import COPY
 from cuplace.ops.manipulation import BROADCAST, CONCATENATE, REVERSE, SPLIT_PART, STACK, TRANSPOSE
 from cuplace.ops.reshape import RESHAPE
-from cuplace.ops.shapes import checked_shape, integers, normalize_axes, normalize_axis
+from cuplace.ops.shapes import checked_shape, hashable_axis, integers, normalize_axes, normalize_axis
 from cuplace.placement.sharding import NamedSharding
 from cuplace.staging.eager import eager
 from cuplace.staging.trace import bind
@@ -121,7 +121,7 @@ def _squeeze(a: Any, /, axis: Any) -> Any:
 
 def squeeze(a: Any, axis: Any = None) -> Array:
     """Without the dimensions of size 1, or without those named. Raises ValueError for a dimension of another size."""
-    return _squeeze(a, tuple(axis) if isinstance(axis, list) else axis)
+    return _squeeze(a, hashable_axis(axis))
 
 
 @eager("expand_dims", static=("axis",))
@@ -134,7 +134,7 @@ def _expand_dims(a: Any, /, axis: Any) -> Any:
 
 def expand_dims(a: Any, axis: Any) -> Array:
     """With new dimensions of size 1, at these positions of the result."""
-    return _expand_dims(a, tuple(axis) if isinstance(axis, list) else axis)
+    return _expand_dims(a, hashable_axis(axis))
 
 
 # --- order of dimensions -----------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
         >>> concatenate([jnp.arange(2), jnp.zeros(1)])
         Array([0., 1., 0.], dtype=float32)
     """
-    wanted = None if dtype is None else dtypes.requested(dtype, "concatenate")
+    wanted = dtypes.requested_or_none(dtype, "concatenate")
     return _concatenate(_parts(arrays, "concatenate"), axis, wanted)
 
 
@@ -272,7 +272,7 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
         StackError: a ValueError, for no arrays, and for arrays of different shapes.
         ShardingTypeError: a TypeError, where arrays on a mesh of Explicit axes are sharded differently.
     """
-    wanted = None if dtype is None else dtypes.requested(dtype, "stack")
+    wanted = dtypes.requested_or_none(dtype, "stack")
     return _stack(_parts(arrays, "stack"), operator.index(axis), wanted)
 
 
@@ -305,7 +305,7 @@ def _flip(m: Any, /, axis: Any) -> Any:
 
 def flip(m: Any, axis: Any = None) -> Array:
     """The elements in reverse order along all dimensions, or along those named."""
-    return _flip(m, tuple(axis) if isinstance(axis, list) else axis)
+    return _flip(m, hashable_axis(axis))
 
 
 @eager("split", static=("borders", "axis"))

@@ -80,6 +80,11 @@ def normalize_axes(axes: Any, ndim: int) -> tuple[int, ...]:
     return found
 
 
+def hashable_axis(axis: Any) -> Any:
+    """An ``axis`` argument as a value that caches can hold: a list becomes a tuple."""
+    return tuple(axis) if isinstance(axis, list) else axis
+
+
 def checked_shape(shape: Any) -> Shape:
     """A shape from what a user may give for one: an integer, or a sequence of integers.
 

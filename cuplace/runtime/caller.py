@@ -49,8 +49,8 @@ class Line(NamedTuple):
         return f"{self.file}:{self.lineno} ({self.function})"
 
     def with_column(self) -> str:
-        """``FILE:LINE:COLUMN (function)``, the form that errors raised under ``jit`` use."""
-        return f"{self.file}:{self.lineno}:{self.column} ({self.function})"
+        """``FILE:LINE:COLUMN (function)``, the form that errors raised under ``jit`` use; the name is the full one."""
+        return f"{self.file}:{self.lineno}:{self.column} ({self.code.co_qualname})"
 
 
 _make_line = tuple.__new__  # the constructor of a NamedTuple costs twice as much

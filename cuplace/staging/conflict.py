@@ -33,13 +33,8 @@ class Claim(NamedTuple):
     def text(self) -> str:
         """The claim as JAX words it."""
         ids, platform = list(self.sharding.flat_ids), self.sharding.flat_devices[0].platform.upper()
-        at = f" at {traced_line(self.line)}" if self.line is not None else ""
+        at = f" at {self.line.with_column()}" if self.line is not None else ""
         return f"{self.who()} with device ids {ids} on platform {platform}{at}"
-
-
-def traced_line(line: Line) -> str:
-    """``FILE:LINE:COLUMN (function)``."""
-    return f"{line.file}:{line.lineno}:{line.column} ({line.code.co_qualname})"
 
 
 def argument_claim(

@@ -181,6 +181,5 @@ def test_questions() -> None:
     assert dtypes.is_inexact(np.dtype("complex64"))
     assert dtypes.short_name(bfloat16) == "bf16"
     assert dtypes.real_dtype(np.dtype("complex64")) == np.float32
-    assert dtypes.complex_dtype(np.dtype("float32")) == np.complex64
     assert dtypes.to_inexact(np.dtype("int8")) == np.float32
     assert dtypes.to_inexact(bfloat16) == bfloat16
