@@ -33,22 +33,32 @@ class InterruptAfter:
         self.arrived = False
 
     def __enter__(self) -> InterruptAfter:
-        sys.setprofile(self.count)
+        sys.settrace(self.at_call)
+        sys.setprofile(self.at_return)
         return self
 
     def __exit__(self, *exception: object) -> None:
         sys.setprofile(None)
+        sys.settrace(None)
 
-    def count(self, frame: FrameType, event: str, argument: Any) -> None:
-        code = frame.f_code
-        if not code.co_filename.startswith(RUNTIME):
-            return
-        # Not at the start of a constructor: there CPython 3.11 sometimes confuses what a profiler raises.
-        if event == "c_return" or (event == "call" and code.co_name != "__init__"):
-            self.left -= 1
-            if self.left == 0:
-                self.arrived = True
-                signal.raise_signal(signal.SIGINT)
+    def at_call(self, frame: FrameType, event: str, argument: Any) -> Any:
+        return self.at_first_line if frame.f_code.co_filename.startswith(RUNTIME) else None
+
+    def at_first_line(self, frame: FrameType, event: str, argument: Any) -> None:
+        # Not at the call itself: there CPython 3.11 sometimes takes what is raised for something else.
+        frame.f_trace_lines = False
+        if event == "line":
+            self.count()
+
+    def at_return(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "c_return" and frame.f_code.co_filename.startswith(RUNTIME):
+            self.count()
+
+    def count(self) -> None:
+        self.left -= 1
+        if self.left == 0:
+            self.arrived = True
+            signal.raise_signal(signal.SIGINT)
 
 
 @pytest.fixture(autouse=True)

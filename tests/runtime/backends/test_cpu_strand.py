@@ -36,6 +36,14 @@ def one_worker() -> Iterator[Platform]:
     yield from opened(8, workers=1)
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Python handles interrupts, whatever the tests were started by."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def name_of_thread(x: Any) -> Any:
     return np.full_like(x, threading.get_ident())
 
@@ -226,27 +234,44 @@ def test_latches_nest_in_one_strand(alone: Platform) -> None:
     np.testing.assert_array_equal(read(result), VALUES + 1)
 
 
-def test_an_interrupt_strikes_between_items(alone: Platform) -> None:
+def test_an_interrupt_strikes_between_items(alone: Platform, interrupts: None) -> None:
     """The main thread runs everything itself here; each item interrupts it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        steps: list[int] = []
+    steps: list[int] = []
 
-        def interrupted(x: Any) -> Any:
-            signal.raise_signal(signal.SIGINT)
-            steps.append(len(steps))
-            return x + 1
+    def interrupted(x: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        steps.append(len(steps))
+        return x + 1
 
-        result = put(alone.devices[0], VALUES)
-        for _ in range(5):
-            result = compute(task(interrupted), result)
-        for _ in range(5):
-            with pytest.raises(KeyboardInterrupt):
-                alone.scheduler.host_wait([result])
-        assert steps == [0, 1, 2, 3, 4]
-        np.testing.assert_array_equal(read(result), VALUES + 5)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    result = put(alone.devices[0], VALUES)
+    for _ in range(5):
+        result = compute(task(interrupted), result)
+    for _ in range(5):
+        with pytest.raises(KeyboardInterrupt):
+            alone.scheduler.host_wait([result])
+    assert steps == [0, 1, 2, 3, 4]
+    np.testing.assert_array_equal(read(result), VALUES + 5)
+
+
+def test_what_an_interrupted_thread_leaves_is_told_to_others(
+    alone: Platform, interrupts: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first device's work makes the second one's ready and would be followed by it in the same thread."""
+    device, other = alone.devices
+    pool: Any = alone.backend._pool
+    told: list[int] = []
+
+    def interrupted(x: Any) -> Any:
+        signal.raise_signal(signal.SIGINT)
+        return x + 1
+
+    first = compute(task(interrupted), put(device, VALUES))
+    second = move(first, other)
+    monkeypatch.setattr(pool._changed, "notify", lambda count=1: told.append(count))
+    with pytest.raises(KeyboardInterrupt):
+        read(second)
+    assert told == [1]
+    np.testing.assert_array_equal(read(second), VALUES + 1)
 
 
 def test_nothing_starts_before_the_first_queued_item() -> None:
