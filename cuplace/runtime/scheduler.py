@@ -350,6 +350,9 @@ class Scheduler:
 
         The stream waits for the writes; the caller's use counts as a read that ends with what is on the stream
         when the block ends. Without a stream the host itself is the reader: it waits.
+
+        Raises:
+            The original error of the work that should have written the buffer, where it is known to have failed.
         """
         if stream is None:
             self.host_wait((buffer,))
@@ -357,6 +360,8 @@ class Scheduler:
             return
         with self.lock:
             for event in buffer.writes:
+                if event.done and event.error is not None:
+                    raise event.error
                 if event.stream is not stream:
                     stream.wait(event)
         try:

@@ -416,6 +416,16 @@ def test_lending_to_the_host_waits(platform: Platform) -> None:
         np.testing.assert_array_equal(host_values(array), VALUES + 1)
 
 
+def test_what_is_known_to_have_failed_is_not_lent(platform: Platform) -> None:
+    device = platform.devices[0]
+    result = compute(failing("boom"), put(device, VALUES))
+    with pytest.raises(ValueError, match="boom"):
+        read(result)
+    for stream in (None, device.download):
+        with pytest.raises(ValueError, match="boom"), platform.scheduler.lend(result, stream):
+            raise AssertionError("it was lent")
+
+
 # ---------------------------------------------------------------------- failures
 
 
