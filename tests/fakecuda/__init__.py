@@ -60,7 +60,6 @@ _lock = threading.Lock()
 
 def install(
     devices: int | None = None, mode: str | None = None, seed: int = 0, *, library: Sequence[str | Path] = (),
-    sanitize: bool = False,
 ) -> None:  # fmt: skip
     """Put CuPy on the fake. The first call of a process decides on the devices; a later one may change the rest.
 
@@ -69,8 +68,6 @@ def install(
         mode: the first schedule (see ``set_mode``); default: ``FAKECUDA_MODE``, else ``eager``.
         seed: of the first schedule.
         library: folders of the library under test. Reports show its line and the user's.
-        sanitize: compile kernels with the address sanitizer. Python must have been started with its library
-            preloaded: ``python -m tests.fakecuda.run_sanitized`` does that.
 
     Raises:
         BuildError: the fake cannot be built here; the text says why.
@@ -80,11 +77,9 @@ def install(
     devices = devices or int(os.environ.get("FAKECUDA_DEVICES", "8"))
     if not 1 <= devices <= _MOST_DEVICES:
         raise ValueError(f"the fake CUDA has 1 to {_MOST_DEVICES} devices, not {devices}")
-    if sanitize and not hasattr(ctypes.CDLL(None), "__asan_init"):
-        raise RuntimeError("sanitized kernels need a preloaded library: python -m tests.fakecuda.run_sanitized has it")
     with _lock:
         if not installed():
-            overlay.put_in_place(devices, sanitize)
+            overlay.put_in_place(devices)
             regions.watch_threads()
         elif devices != faults.device_count():
             raise RuntimeError(f"the fake CUDA is installed with {faults.device_count()} devices, not {devices}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
+import os
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.fakecuda.native import Param
 _SHIM = build.HERE / "shim"
 _FLAGS = ["-x", "c++", "-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=off"]
 _LINK = ["-shared", "-nostdlib", "-Wl,-z,lazy"]  # what they call is there when they are loaded
-_SANITIZE = ["-fsanitize=address", "-fno-omit-frame-pointer", "-g"]
+_SANITIZE = ["-fsanitize=address", "-fsanitize-recover=address", "-fno-omit-frame-pointer", "-g"]
 _MOST_PARAMS = 256
 
 _loaded: dict[str, HostLibrary] = {}
@@ -88,7 +89,6 @@ def compile_source(
     *,
     cupy: bool = False,
     expressions: Sequence[str] = (),
-    sanitize: bool = False,
 ) -> HostLibrary:
     """Compile a source; libraries are cached on disk by content.
 
@@ -97,7 +97,6 @@ def compile_source(
         options: of which ``-D`` and ``-I`` are passed on.
         cupy: whether it includes CuPy's headers.
         expressions: instances of templates that are wanted too (``"scale<float>"``).
-        sanitize: with the address sanitizer, whose library must be loaded in this process (see ``sanitizer``).
 
     Raises:
         BuildError: g++ does not take it; the text holds what it said.
@@ -109,11 +108,11 @@ def compile_source(
     exports = "".join(f"SHIM_EXPORT({label}, (&{name}), {fibers})\n" for name, label in labels.items())
     text = f"{for_host(source)}\n{exports}"
     prefix = ("kernel_shim.h", "cupy_arrays.h") if cupy else ("kernel_shim.h",)
-    flags = [*_FLAGS, *(_SANITIZE if sanitize else []), *include_flags(cupy), *_kept(options)]
+    flags = [*_FLAGS, *(_SANITIZE if sanitized() else []), *include_flags(cupy), *_kept(options)]
     key = hashlib.sha256("\0".join([text, *prefix, build.shim_key(), *flags]).encode()).hexdigest()[:24]
     with _lock:
         if key not in _loaded:
-            _shared_library(sanitize)
+            _shared_library()
             path = cache.once(f"kernel-{key}", functools.partial(_compile, text, prefix, flags)) / "kernels.so"
             _loaded[key] = HostLibrary(path, labels, {kernel.name: kernel.constness for kernel in kernels})
         return _loaded[key]
@@ -129,9 +128,9 @@ def include_flags(cupy: bool) -> list[str]:
     return [f"-I{folder}" for folder in folders]
 
 
-def sanitizer() -> str:
-    """The address sanitizer's library: run Python with ``LD_PRELOAD`` set to it to use sanitized kernels."""
-    return cache.run([build.CXX, "-print-file-name=libasan.so"]).strip()
+def sanitized() -> bool:
+    """Whether kernels are compiled with the address sanitizer: see ``run_sanitized``."""
+    return os.environ.get("FAKECUDA_SANITIZE") == "1"
 
 
 def _kept(options: Sequence[str]) -> list[str]:
@@ -164,9 +163,9 @@ def _precompiled(prefix: Sequence[str], flags: Sequence[str]) -> Path:
 
 
 @functools.cache
-def _shared_library(sanitize: bool) -> ctypes.CDLL:
+def _shared_library() -> ctypes.CDLL:
     """What all kernels call (see ``shim/runtime.h``), loaded so that they find it."""
-    flags = [*_FLAGS, *(_SANITIZE if sanitize else []), *include_flags(cupy=False)]
+    flags = [*_FLAGS, *(_SANITIZE if sanitized() else []), *include_flags(cupy=False)]
     key = hashlib.sha256("\0".join([build.shim_key(), *flags]).encode()).hexdigest()[:16]
 
     def make(work: Path) -> None:

@@ -88,6 +88,7 @@ _FUNCTIONS: dict[str, tuple[object, list[object]]] = {
     "fake_report": (None, [c_char_p, c_char_p]),
     "fake_set_folders": (None, [POINTER(c_char_p), c_int, POINTER(c_char_p), c_int]),
     "fake_take_places": (None, [c_int]),
+    "fake_find_sanitizer": (c_int, []),
     "fake_set_loading_module": (None, [c_int64]),
     "fake_register_kernel": (None, [c_int64, c_char_p, c_void_p, c_int, POINTER(Param), c_char_p]),
     "fake_register_failure": (None, [c_int64, c_char_p, c_char_p]),

@@ -34,9 +34,8 @@ _numbers = itertools.count(1)
 class _Finder(importlib.abc.MetaPathFinder):
     """Answers the import of the runtime module, and hooks the compiler module as soon as it is imported."""
 
-    def __init__(self, runtime: Path, sanitize: bool) -> None:
+    def __init__(self, runtime: Path) -> None:
         self.runtime = runtime
-        self.sanitize = sanitize
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -51,13 +50,13 @@ class _Finder(importlib.abc.MetaPathFinder):
 
             def exec_module(module: ModuleType) -> None:
                 execute(module)
-                hook_compiler(module, self.sanitize)
+                hook_compiler(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]
         return spec
 
 
-def put_in_place(devices: int, sanitize: bool) -> None:
+def put_in_place(devices: int) -> None:
     """Load the fake, so that CuPy finds it when it is imported.
 
     Raises:
@@ -72,10 +71,14 @@ def put_in_place(devices: int, sanitize: bool) -> None:
     os.environ["CUPY_ACCELERATORS"] = ""
     os.environ.setdefault("CUPY_CACHE_DIR", str(cache.folder() / "cupy-kernels"))
     native.load(folder / "libcuda.so.1")
-    sys.meta_path.insert(0, _Finder(folder / "runtime.so", sanitize))
+    if hostkernels.sanitized() and not native.library().fake_find_sanitizer():
+        raise RuntimeError(
+            "FAKECUDA_SANITIZE is set, but the sanitizer is not preloaded: use tests.fakecuda.run_sanitized"
+        )
+    sys.meta_path.insert(0, _Finder(folder / "runtime.so"))
 
 
-def hook_compiler(compiler: Any, sanitize: bool) -> None:
+def hook_compiler(compiler: Any) -> None:
     """Have each source that CuPy compiles compiled by g++, too.
 
     NVRTC still compiles it for the GPU, so that a kernel that would not build there fails here too.
@@ -84,7 +87,7 @@ def hook_compiler(compiler: Any, sanitize: bool) -> None:
 
     def compile_module(source: str, options: Sequence[str] = (), **others: Any) -> Any:
         expressions = tuple(others.get("name_expressions") or ())
-        with module_source(source, options, expressions, sanitize=sanitize) as names:
+        with module_source(source, options, expressions) as names:
             module = original(source, options, **others)
             names.update(getattr(module, "mapping", None) or {})
         return module
@@ -94,7 +97,7 @@ def hook_compiler(compiler: Any, sanitize: bool) -> None:
 
 @contextmanager
 def module_source(
-    source: str, options: Sequence[str] = (), expressions: Sequence[str] = (), *, sanitize: bool = False
+    source: str, options: Sequence[str] = (), expressions: Sequence[str] = ()
 ) -> Iterator[dict[str, str]]:
     """The module that is loaded inside has this source. CuPy's own compilations do this by themselves.
 
@@ -102,7 +105,6 @@ def module_source(
         source: CUDA C++.
         options: of which ``-D`` and ``-I`` count.
         expressions: instances of templates that the module has.
-        sanitize: with the address sanitizer.
 
     Yields:
         A dict to put the names into that NVRTC gave to ``expressions``.
@@ -112,7 +114,7 @@ def module_source(
     # g++ works while NVRTC does, in the block inside.
     compiling = _pool().submit(
         hostkernels.compile_source,
-        source, options, cupy="cupy/" in source, expressions=expressions, sanitize=sanitize,
+        source, options, cupy="cupy/" in source, expressions=expressions,
     )  # fmt: skip
     native.library().fake_set_loading_module(number)
     try:

@@ -39,7 +39,7 @@ class Report:
     Attributes:
         kind: ``race``, ``use after free``, ``out of bounds``, ``bad free``, ``peer access not enabled``,
             ``wrong device``, ``wrong direction``, ``invalid handle``, ``not device memory``, ``no host kernel``,
-            ``device lost``, ``divergent barrier``, ``latch timed out`` or ``host call failed``.
+            ``device lost``, ``divergent barrier``, ``latch timed out``, ``host call failed`` or ``sanitizer``.
         text: where it is.
         sides: who is involved; for a race first the later access, then the earlier one.
         count: how often it was found.

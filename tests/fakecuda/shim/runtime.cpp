@@ -182,8 +182,8 @@ void run_grid(void (*thread)(void**), const Launch* launch, bool fibers, Outcome
   block_dim = dim3(launch->block[0], launch->block[1], launch->block[2]);
   thread_body = thread;
   thread_args = launch->args;
-  std::vector<double> shared(launch->shared / sizeof(double) + 1);
-  dynamic_shared_memory = reinterpret_cast<char*>(shared.data());
+  std::vector<char> shared(launch->shared);  // aligned to 16 bytes, as all that `new` returns
+  dynamic_shared_memory = shared.data();
   uint32_t threads = block_dim.x * block_dim.y * block_dim.z;
   uint64_t blocks = uint64_t(grid_dim.x) * grid_dim.y * grid_dim.z;
   Shuffled order(blocks, launch->seed);

@@ -5,6 +5,7 @@
 #include "json.h"
 #include "kernels.h"
 #include "memory.h"
+#include "sanitizer.h"
 #include "scheduler.h"
 
 using namespace fakecuda;
@@ -270,6 +271,8 @@ void fake_set_folders(const char* const* hidden, int hidden_count, const char* c
 void fake_take_places(int wanted) { take_places(wanted != 0); }
 
 // --- kernels -------------------------------------------------------------------------------------------------------
+
+int fake_find_sanitizer() { return find_sanitizer(); }
 
 void fake_set_loading_module(int64_t module) { set_loading_module(module); }
 

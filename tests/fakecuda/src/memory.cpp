@@ -16,8 +16,6 @@ constexpr int kInaccessible = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 uintptr_t key(const void* ptr) { return reinterpret_cast<uintptr_t>(ptr); }
 
-size_t whole_pages(size_t size) { return (std::max<size_t>(size, 1) + kPage - 1) / kPage * kPage; }
-
 // Addresses that are given out once, each block followed by a page that may not be touched.
 class Arena {
  public:
@@ -65,6 +63,8 @@ void count(State& st, int device, size_t size) {
 }
 
 }  // namespace
+
+size_t whole_pages(size_t size) { return (std::max<size_t>(size, 1) + kPage - 1) / kPage * kPage; }
 
 Block* allocate(Lock&, size_t size, int device, MemoryKind kind) {
   State& st = state();

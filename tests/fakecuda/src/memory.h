@@ -10,6 +10,9 @@ Block* allocate(Lock&, size_t size, int device, MemoryKind kind);
 // Tells of host memory that the program has allocated itself. False: it is registered already.
 bool register_host(Lock&, void* ptr, size_t size);
 
+// How much a block of this size really takes.
+size_t whole_pages(size_t size);
+
 Block* find_block(Lock&, const void* ptr);
 // Whether an address can only be device or pinned memory, be it allocated or not.
 bool in_arena(const void* ptr);
