@@ -19,7 +19,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("CUPLACE_")}
     return subprocess.run(
         [sys.executable, "-W", "error", "-m", "cuplace", *arguments],
-        capture_output=True, text=True, check=False, cwd=ROOT, env={**kept, **environment},
+        capture_output=True, text=True, check=False, cwd=ROOT, env={"CUPLACE_PLATFORM": "cpu", **kept, **environment},
     )  # fmt: skip
 
 
@@ -107,7 +107,7 @@ def test_a_wrong_environment_is_one_clear_line() -> None:
 
 
 def test_a_reader_that_leaves_is_no_error() -> None:
-    command = f"{sys.executable} -m cuplace demo --size 16 | head -n 1"
+    command = f"CUPLACE_PLATFORM=cpu {sys.executable} -m cuplace demo --size 16 | head -n 1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0
     assert not done.stderr

@@ -9,6 +9,7 @@ import pytest
 
 from cuplace.errors import ConfigFrozenError, OptionTypeError, OptionValueError, UnknownOptionError
 from cuplace.runtime import platform as platform_module
+from cuplace.runtime.backends import cuda
 from cuplace.runtime.config import OPTIONS, Config, config
 from cuplace.runtime.platform import Platform
 
@@ -185,13 +186,14 @@ def test_frozen_options_take_their_own_value_only(fresh: Config) -> None:
 def test_what_chooses_devices_is_frozen(fresh: Config, name: str) -> None:
     fresh.freeze("devices were used already")
     with pytest.raises(ConfigFrozenError, match=f"^{name} config should be updated before"):
-        fresh.update(name, "sim" if name == "platform" else 77)
+        fresh.update(name, {"platform": "sim", "sim_machine": "one-gpu"}.get(name, 77))
 
 
 @pytest.fixture
 def unopened(restored_config: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No platform is current, as in a new process."""
     monkeypatch.setattr(platform_module, "_current", None)
+    monkeypatch.setattr(cuda, "find_gpus", lambda: cuda.Found(0, "no GPU in this test"))
     for name in OPTIONS:
         config.__dict__.pop(name, None)
     config.thaw()

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuplace.errors import AbsentDeviceError, AbsentPlatformError, UnknownPlatformError
+from cuplace.errors import AbsentDeviceError, AbsentPlatformError, NoGpuError, UnknownPlatformError
 from cuplace.runtime import platform as platform_module
+from cuplace.runtime.backends import cuda
 from cuplace.runtime.config import OPTIONS, config
 from cuplace.runtime.platform import (
     Platform,
@@ -187,6 +188,7 @@ def test_a_forgotten_platform_goes_away() -> None:
 def unopened(restored_config: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No platform is current and no option set, as in a new process."""
     monkeypatch.setattr(platform_module, "_current", None)
+    monkeypatch.setattr(cuda, "find_gpus", lambda: cuda.Found(0, "no GPU in this test"))
     for name in OPTIONS:
         monkeypatch.delenv("CUPLACE_" + name.upper(), raising=False)
         config.__dict__.pop(name, None)
@@ -200,6 +202,24 @@ def unopened(restored_config: None, monkeypatch: pytest.MonkeyPatch) -> Iterator
 def test_without_options_it_is_the_cpu(unopened: None) -> None:
     assert (default_backend(), device_count()) == ("cpu", 1)
     assert current().reason
+
+
+@pytest.mark.parametrize("surprising", [False, True])
+def test_why_it_is_the_cpu_is_told_once_where_a_gpu_was_to_be_expected(
+    unopened: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], surprising: bool
+) -> None:
+    monkeypatch.setattr(cuda, "find_gpus", lambda: cuda.Found(0, "the driver sleeps", surprising))
+    assert default_backend() == default_backend() == "cpu"
+    assert current().reason == "the driver sleeps"
+    told = capsys.readouterr().err.splitlines()
+    line = "cuplace uses the cpu platform: the driver sleeps. (CUPLACE_PLATFORM=cpu chooses it without this line.)"
+    assert told == ([line] if surprising else [])
+
+
+def test_cuda_without_a_gpu_says_why(unopened: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    config.update("platform", "cuda")
+    with pytest.raises(NoGpuError, match=r"cannot be opened: no GPU in this test\.\nWrite CUPLACE_PLATFORM=cpu"):
+        devices()
 
 
 @pytest.mark.parametrize(
