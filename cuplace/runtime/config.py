@@ -90,6 +90,10 @@ class Config:
         """Call ``listener(name)`` after each change of an option."""
         self._listeners.append(listener)
 
+    def __repr__(self) -> str:
+        """Every option with its value, as ``Config(platform=None, ...)``."""
+        return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in OPTIONS)})"
+
     def __getattr__(self, name: str) -> Any:
         # Reached only while the option has no value yet: look into the environment once, then keep it.
         if name.startswith("_"):

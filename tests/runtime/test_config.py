@@ -33,6 +33,13 @@ def test_every_option_has_its_default(fresh: Config, name: str) -> None:
     assert OPTIONS[name].help
 
 
+def test_it_prints_every_option_with_its_value(fresh: Config) -> None:
+    fresh.update("jax_num_devices", 3)
+    text = repr(fresh)
+    assert text.startswith("Config(platform=None, num_devices=3, num_cpu_devices=None, enable_x64=False, ")
+    assert all(f"{name}=" in text for name in OPTIONS)
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
