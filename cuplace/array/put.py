@@ -100,6 +100,11 @@ def block_until_ready(x: Any) -> Any:
 
     Raises:
         The original error of the work that should have made the values.
+        DeletedArrayError: a RuntimeError, for an array that has been deleted.
+
+    >>> import cuplace
+    >>> block_until_ready({"a": cuplace.device_put(1.5), "b": "text"})
+    {'a': Array(1.5, dtype=float32, weak_type=True), 'b': 'text'}
     """
     for leaf in flatten(x)[0]:
         if type(leaf) is Array:

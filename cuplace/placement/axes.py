@@ -25,6 +25,9 @@ class AxisType(enum.Enum):
 
     `Auto`: the library chooses the layout of results. `Explicit`: the layout is part of an array's type, follows
     fixed rules, and ambiguity is an error. `Manual`: user code sees single shards, inside `shard_map` only.
+
+    >>> AxisType.Explicit, str(AxisType.Auto)
+    (Explicit, 'AxisType.Auto')
     """
 
     Auto = 1

@@ -152,7 +152,15 @@ class set_mesh:
 
 
 def get_mesh() -> Mesh:
-    """The context mesh; an empty mesh where none is set."""
+    """The context mesh; an empty mesh where none is set.
+
+    Raises:
+        ContextInsideJitError: a ValueError, while a function is traced: there, types know abstract meshes only.
+
+    >>> import cuplace
+    >>> cuplace.sharding.get_mesh()
+    Mesh(axis_sizes=(), axis_names=())
+    """
     if is_tracing():
         raise errors.ContextInsideJitError(
             "`get_mesh` can only be used outside of `jax.jit`. Maybe you want `jax.sharding.get_abstract_mesh()`?"
@@ -166,7 +174,13 @@ def context_mesh() -> Mesh | None:
 
 
 def get_abstract_mesh() -> _mesh.AbstractMesh:
-    """The abstract mesh of the context; an empty one where none is set."""
+    """The abstract mesh of the context; an empty one where none is set. Also for use in traced functions.
+
+    >>> import cuplace
+    >>> with cuplace.set_mesh(cuplace.make_mesh((1,), ("x",))):
+    ...     cuplace.sharding.get_abstract_mesh().axis_names
+    ('x',)
+    """
     return (_thread.mesh or EMPTY_MESH).abstract_mesh
 
 

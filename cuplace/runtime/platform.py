@@ -166,32 +166,47 @@ def device_by_id(platform: str, id: int) -> Device:
 
 
 def local_devices() -> list[Device]:
-    """The devices that this process drives."""
+    """The devices that this process drives: in a program of one process, all.
+
+    >>> import cuplace
+    >>> cuplace.local_devices() == cuplace.devices()
+    True
+    """
     return devices()
 
 
 def device_count(name: str | None = None) -> int:
-    """How many devices there are."""
+    """How many devices there are, on the default platform or on the platform ``name``. Raises as `devices` does.
+
+    >>> import cuplace
+    >>> cuplace.device_count() == len(cuplace.devices())
+    True
+    """
     return len(devices(name))
 
 
 def local_device_count(name: str | None = None) -> int:
-    """How many devices this process drives."""
+    """How many devices this process drives: in a program of one process, `device_count`."""
     return len(devices(name))
 
 
 def process_index() -> int:
-    """The number of this process among the processes of the program."""
+    """The number of this process among the processes of the program, from 0; always 0 in a program of one."""
     return 0
 
 
 def process_count() -> int:
-    """How many processes the program has."""
+    """How many processes the program has; always 1 as long as programs are of one process."""
     return 1
 
 
 def default_backend() -> str:
-    """The platform name of the default devices: ``cpu``, ``gpu`` or ``sim``."""
+    """The platform name of the default devices: ``cpu``, ``gpu`` or ``sim``.
+
+    >>> import cuplace
+    >>> cuplace.default_backend() == cuplace.devices()[0].platform
+    True
+    """
     return current().backend.device_platform
 
 
