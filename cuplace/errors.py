@@ -256,6 +256,17 @@ class DeadlockError(RuntimeError):
     """A wait can never end: nothing is ready, and no latch is held."""
 
 
+class MachineError(ValueError):
+    """A machine for the simulator to model does not exist, or its description makes no sense."""
+
+
+class InjectedFaultError(RuntimeError):
+    """Work failed on demand, to see what becomes of it."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"{name!r} failed on demand (cuplace.testing.faults(fail_op=...)).")
+
+
 class RaceError(RuntimeError):
     """Two uses of the same memory conflict, and no executed wait orders them."""
 

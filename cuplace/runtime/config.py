@@ -33,6 +33,7 @@ OPTIONS: dict[str, Option] = {
     "enable_x64": Option(bool, False, "keep 64-bit types instead of narrowing them to 32 bits"),
     "default_device": Option(object, None, "device of new uncommitted arrays, or a platform's name", optional=True),
     "sim_seed": Option(int, 0, "seed of the simulator's order of execution", True),
+    "sim_machine": Option(str, None, "machine that the simulator tells times for: a name or a TOML file", True, True),
     "staging_bytes": Option(int, 256 << 20, "pinned host memory that copies between host and GPUs pass through", True),
     "max_inflight_bytes": Option(
         int, 4 << 30, "bytes of dead memory that may wait for unfinished work before a call waits"

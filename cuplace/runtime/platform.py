@@ -105,7 +105,7 @@ def _open_configured() -> Platform:
     if name is None:
         name, reason = _choose()
     requested = config.num_cpu_devices if name == "cpu" and config.num_cpu_devices else config.num_devices
-    options = {"seed": config.sim_seed} if name == "sim" else {}
+    options = {"seed": config.sim_seed, "machine": config.sim_machine} if name == "sim" else {}
     return open_platform(name, requested, reason=reason, **options)
 
 

@@ -28,8 +28,8 @@ class Submission:
         reads, writes: ids of the buffers that it reads and writes.
         waits: ids of the submissions whose events the stream was made to wait for.
         line: the user's line, or None.
-        enqueue, start, end: nanoseconds of ``time.perf_counter_ns``; enqueue is when the call that
-            enqueued it began, start and end are 0 until known.
+        enqueue, start, end: nanoseconds of ``time.perf_counter_ns``, or of virtual time on the simulator; enqueue
+            is when the call that enqueued it began, start and end are 0 until known.
     """
 
     __slots__ = ("id", "task", "stream", "reads", "writes", "waits", "line", "enqueue", "start", "end")

@@ -231,6 +231,7 @@ def test_cuda_without_a_gpu_says_why(unopened: None, monkeypatch: pytest.MonkeyP
         ({"platform": "cpu", "num_devices": 2}, ("cpu", 2)),
         ({"platform": "sim"}, ("sim", 8)),
         ({"platform": "sim", "num_devices": 2, "num_cpu_devices": 3}, ("sim", 2)),
+        ({"platform": "sim", "sim_machine": "two-nodes"}, ("sim", 16)),
     ],
     ids=str,
 )

@@ -10,6 +10,7 @@ import pytest
 
 from cuplace.runtime import memory
 from cuplace.runtime.backends.cpu import open_backend
+from cuplace.runtime.backends.sim.links import NO_DEMAND
 from cuplace.runtime.backends.sim.stream import SimStream
 from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform, open_platform
@@ -179,7 +180,7 @@ def short_memory_taken_without_its_events(patch: pytest.MonkeyPatch) -> None:
 
 def sources_read_later(patch: pytest.MonkeyPatch) -> None:
     def mutant(self: SimStream, source: np.ndarray, target: Any, submission: Any) -> None:
-        self._queue(lambda: np.copyto(target, source), (), submission)
+        self._queue(lambda: np.copyto(target, source), (), submission, NO_DEMAND)
 
     patch.setattr(SimStream, "upload", mutant)
 

@@ -52,6 +52,9 @@ def test_times_are_in_order(platform: Platform) -> None:
         read(result)
         after = time.perf_counter_ns()
         for record in records:
+            if platform.name == "sim":  # in virtual time, which has nothing to do with ours
+                assert 0 < record.enqueue <= record.start <= record.end
+                continue
             assert before <= record.enqueue <= after
             if platform.name == "cuda":  # events carry no timing
                 assert record.start == record.end == 0

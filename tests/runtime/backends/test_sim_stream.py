@@ -11,7 +11,7 @@ import pytest
 
 from cuplace.errors import DeadlockError
 from cuplace.runtime.backends.sim import open_backend
-from cuplace.runtime.backends.sim.stream import EAGERNESS
+from cuplace.runtime.backends.sim.engine import EAGERNESS
 from cuplace.runtime.platform import Platform, open_platform
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, failing, move, put, read, task
 
@@ -110,10 +110,10 @@ def test_a_wait_that_cannot_end_says_so() -> None:
     device, other = platform.devices[:2]
     first = compute(ADD_ONE, put(device, VALUES))
     (event,) = first.writes
-    event.waits.append(compute(SQUARE, move(first, other)).writes[0])
+    event.unseen.append(compute(SQUARE, move(first, other)).writes[0])
     with pytest.raises(DeadlockError, match=r"nothing can run, but Submission.*'add_one'.*is not complete"):
         read(first)
-    event.waits.pop()
+    event.unseen.pop()
     np.testing.assert_array_equal(read(first), VALUES + 1)
 
 

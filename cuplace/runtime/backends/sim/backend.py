@@ -7,13 +7,29 @@ from typing import Any
 import numpy as np
 
 from cuplace.runtime.backends.base import Event
+from cuplace.runtime.backends.sim.clock import VirtualClock
+from cuplace.runtime.backends.sim.engine import Engine
+from cuplace.runtime.backends.sim.links import Links
+from cuplace.runtime.backends.sim.machine import Machine
+from cuplace.runtime.backends.sim.presets import HGX_H200
 from cuplace.runtime.backends.sim.storage import Range, RangeArena
-from cuplace.runtime.backends.sim.stream import Engine, Item, SimStream
+from cuplace.runtime.backends.sim.stream import Item, SimStream
 from cuplace.runtime.device import Device
+
+UNCHOSEN_DEVICES = 8
 
 
 class SimBackend:
-    """Implements ``runtime.backends.base.Backend`` on one seeded engine."""
+    """Implements ``runtime.backends.base.Backend`` on one seeded engine and one virtual clock.
+
+    Without a machine each device is a GPU of one large node, with the figures of `hgx-h200`. With a machine there
+    are as many GPUs as it has, and more devices than that are partitions of them.
+
+    Attributes:
+        machine: the machine that times are told for.
+        links: how copies travel on it, and what is wrong with it.
+        clock: its virtual time.
+    """
 
     name = "sim"
     device_platform = "sim"
@@ -21,21 +37,29 @@ class SimBackend:
     device_kind = "sim"
     xp = np
 
-    def __init__(self, seed: int = 0, eagerness: float | None = None) -> None:
-        self._engine = Engine(seed, eagerness)
+    def __init__(self, seed: int = 0, eagerness: float | None = None, machine: Machine | None = None) -> None:
+        self._chosen = machine
+        self.machine = machine or HGX_H200
+        self.clock = VirtualClock(self.machine.submit_us)
+        self._engine = Engine(seed, eagerness, self.clock)
+        self.links = Links(self.machine)
 
     def device_count(self, requested: int | None) -> int:
-        return 8 if requested is None else requested
+        if requested is None:
+            return UNCHOSEN_DEVICES if self._chosen is None else self._chosen.total
+        return requested
 
     def place(self, index: int, count: int) -> tuple[int, int]:
-        return index, 0
+        """Devices are spread evenly over the GPUs; those on one GPU are its partitions."""
+        gpus = count if self._chosen is None else min(self.machine.total, count)
+        gpu = index * gpus // count
+        return gpu, index - -(-gpu * count // gpus)
 
     def stream(self, device: Device, role: str, peer: Device | None = None) -> SimStream:
-        name = f"{device} {role}" if peer is None else f"{device} -> {peer}"
-        return SimStream(device, role, name, self._engine)
+        return SimStream(device, role, self._engine, self.links, peer)
 
     def storage(self, device: Device, arena: str) -> RangeArena:
-        return RangeArena()
+        return RangeArena(self.links.check_allocation)
 
     def view(self, storage: Range, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return storage.as_array(shape, dtype)
@@ -52,6 +76,7 @@ class SimBackend:
         return None
 
     def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
+        self._engine.take(self.links.download(device.gpu, array.nbytes))
         return array.copy()
 
     def close(self) -> None:

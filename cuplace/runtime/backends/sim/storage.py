@@ -7,6 +7,7 @@ soon. A pool by exact sizes would hide that.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,10 +35,17 @@ class RangeArena:
 
     birth = None  # memory can be used at once
 
-    def __init__(self) -> None:
+    def __init__(self, check: Callable[[], None] | None = None) -> None:
+        """``check`` is called at each allocation, and raises MemoryError where there is to be no memory."""
+        self._check = check
         self._free: list[Range] = []
 
     def allocate(self, nbytes: int) -> Range:
+        if self._check is not None:
+            self._check()
+        return self._find(nbytes)
+
+    def _find(self, nbytes: int) -> Range:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
         for i in range(len(self._free) - 1, -1, -1):
             free = self._free[i]
@@ -50,7 +58,7 @@ class RangeArena:
             free.nbytes -= size
             return taken
         self._grow(max(size, _GROWTH))
-        return self.allocate(nbytes)
+        return self._find(nbytes)
 
     def free(self, block: Range) -> None:
         merged = block

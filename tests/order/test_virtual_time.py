@@ -1,0 +1,134 @@
+"""Overlap in virtual time: the page's pipeline is as quick as its dependencies allow, and lost overlap shows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import cuplace
+from cuplace.demo import pipeline as demo
+from cuplace.runtime.backends.sim import find_machine, open_backend
+from cuplace.runtime.backends.sim.links import Demand, Links
+from cuplace.runtime.backends.sim.machine import Machine, PeerLink
+from cuplace.runtime.memory import DeviceMemory
+from cuplace.runtime.platform import Platform, activated
+from cuplace.runtime.submission import Submission
+from tests.order import pipeline
+
+H200 = find_machine("hgx-h200")
+UNITS = replace(
+    H200, submit_us=0.0, gpu=replace(H200.gpu, launch_us=10.0), host=replace(H200.host, latency_us=10.0),
+    peer=PeerLink(396, latency_us=10.0),
+)  # fmt: skip
+"""Any piece of work on little data takes 10 us."""
+
+TOLERANCE = 1.03
+ROUNDING = 1e-3  # records have whole nanoseconds
+
+
+def alone(platform: Platform, record: Submission) -> float:
+    """The seconds that a piece of work takes with the machine for itself."""
+    links: Links = platform.backend.links
+    gpu = record.device.gpu
+    if record.kind == "compute":
+        demand = links.compute(gpu, record.task.cost)
+    elif record.kind == "upload":
+        demand = links.upload(gpu, record.nbytes)
+    else:
+        peer = platform.devices[int(record.stream.name.rpartition(":")[2])]
+        demand = links.copy(gpu, peer.gpu, record.nbytes)
+    return demand.latency + demand.units / _rate(demand)
+
+
+def _rate(demand: Demand) -> float:
+    return min([demand.most, *(resource.capacity / amount for resource, amount in demand.uses)])
+
+
+def critical_path(platform: Platform, records: list[Submission]) -> float:
+    """The longest chain of enqueueing, data and streams, in seconds: no schedule of this program is quicker.
+
+    Every piece of work is taken to have the machine for itself, and to wait for its data and for the work before it on
+    its stream only.
+    """
+    submit = platform.backend.machine.submit_us * 1e-6
+    ends: dict[Any, float] = {}
+    written: dict[int, list[int]] = {}
+    for i, record in enumerate(records):
+        data = [writer for buffer in record.reads for writer in written.get(buffer, ())]
+        start = max([submit * (i + 1), ends.get(record.stream, 0.0), *[ends[id] for id in data]])
+        ends[record.id] = ends[record.stream] = start + alone(platform, record)
+        for buffer in record.writes:
+            written.setdefault(buffer, []).append(record.id)
+    return max(ends.values())
+
+
+def makespan(records: list[Submission]) -> float:
+    first = min(record.enqueue for record in records)
+    return (max(record.end for record in records) - first) * 1e-9
+
+
+def run_page(machine: Machine, size: int, seed: int) -> tuple[float, float]:
+    """Makespan and critical path of the page's pipeline: 4 stages of 2 devices, 8 microbatches."""
+    platform = Platform(open_backend(seed, machine=machine), 8)
+    with activated(platform):
+        meshes = demo.stage_meshes(platform, 4)
+        *_, run = demo.execute(platform, meshes, demo.inputs(8, size))
+    assert len(run.submissions) == 8 * 4 * 2 * 2
+    return makespan(run.submissions), critical_path(platform, run.submissions)
+
+
+@pytest.mark.parametrize("submit_us", [10.0, 1.0, 0.0])
+@pytest.mark.parametrize("size", [256, 1024])
+def test_the_pages_pipeline_reaches_its_critical_path(size: int, submit_us: float) -> None:
+    """With the host's cost as it is, and with quicker hosts, where the devices decide."""
+    taken, bound = run_page(replace(H200, submit_us=submit_us), size, seed=1)
+    assert bound * (1 - ROUNDING) <= taken <= TOLERANCE * bound
+
+
+@pytest.mark.parametrize("name", ["one-gpu", "pcie-8x", "dgx-a100", "dgx-h100", "hgx-h200", "two-nodes"])
+def test_the_pages_pipeline_runs_on_every_machine(name: str) -> None:
+    taken, bound = run_page(find_machine(name), 256, seed=2)
+    assert taken >= bound * (1 - ROUNDING)
+
+
+def test_makespans_do_not_depend_on_the_seed() -> None:
+    assert len({run_page(replace(H200, submit_us=1.0), 64, seed) for seed in range(4)}) == 1
+
+
+def recorded(seed: int) -> tuple[float, list[Submission]]:
+    """The time that the pipeline takes once it has all been enqueued, and its records."""
+    platform = Platform(open_backend(seed, machine=UNITS), 8)
+    with activated(platform):
+        records = pipeline.recorded(platform, cuplace.jit(pipeline.stage))
+    return makespan(records), records
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_lost_overlap_shows_in_times_and_names_its_reason(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the next writer of a dead block waits for its readers, stages wait for moves that bring them nothing."""
+    good, _ = recorded(seed)
+    original = DeviceMemory.allocate
+
+    def allocate_waiting(self: DeviceMemory, arena: str, nbytes: int, shape: Any, dtype: Any) -> Any:
+        if arena == "compute":
+            found = self.arenas[arena].take_parked(nbytes)
+            if found is not None:
+                return found
+        return original(self, arena, nbytes, shape, dtype)
+
+    monkeypatch.setattr(DeviceMemory, "allocate", allocate_waiting)
+    bad, records = recorded(seed)
+    assert (good, bad) == (pytest.approx(150e-6, rel=0.01), pytest.approx(220e-6, rel=0.01))
+    by_id = {record.id: record for record in records}
+    needless = [
+        (record, by_id[id])
+        for record in records
+        if record.kind == "compute"
+        for id in record.waits
+        if not set(by_id[id].writes) & set(record.reads)
+    ]
+    assert needless
+    assert all(waited.kind == "move" and waited.end <= record.start for record, waited in needless)
+    assert any(waited.end == record.start for record, waited in needless)
