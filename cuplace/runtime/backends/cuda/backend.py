@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from typing import Any
 
 import cupy
@@ -10,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from cupy.cuda import runtime
 
+from cuplace import errors
 from cuplace.runtime.backends.base import Event
 from cuplace.runtime.backends.cuda import kernels, lane
 from cuplace.runtime.backends.cuda.copies import LocalMover, Mover, PeerMover, StagedMover
@@ -56,6 +58,7 @@ class CudaBackend:
         self._latches = Latches(_pin, runtime.freeHost)
         self.links = Links(self._host)
         self._loaded: set[int] = set()
+        self._making = threading.RLock()  # streams to other devices are made by whichever thread needs them first
 
     def device_count(self, requested: int | None) -> int:
         return len(self.gpus) if requested is None else requested
@@ -68,6 +71,10 @@ class CudaBackend:
         return gpu, index - first
 
     def stream(self, device: Device, role: str, peer: Device | None = None) -> CudaStream:
+        with self._making:
+            return self._make_stream(device, role, peer)
+
+    def _make_stream(self, device: Device, role: str, peer: Device | None) -> CudaStream:
         gpu = self._gpu(device)
         if peer is None:
             return self._stream(device, role, f"{device} {role}", gpu.lane(role, device.partition), gpu)
@@ -136,9 +143,9 @@ class CudaBackend:
     ) -> CudaStream:
         return CudaStream(device, role, name, on, home, self._host, self._latches, mover)
 
-    def _find_lost(self) -> None:
-        for gpu in self.gpus:
-            gpu.check()
+    def _find_lost(self) -> errors.DeviceLostError | None:
+        found = [gpu.check() for gpu in self.gpus]
+        return next((error for error in found if error is not None), None)
 
 
 def _pin(nbytes: int) -> int:

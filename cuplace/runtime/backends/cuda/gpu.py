@@ -35,8 +35,8 @@ class Gpu:
         spare_events: handles of CUDA events that nobody uses.
     """
 
-    def __init__(self, ordinal: int, peers: int, on_failure: Callable[[], None]) -> None:
-        """``peers`` is the number of other GPUs; ``on_failure`` looks for GPUs that were lost."""
+    def __init__(self, ordinal: int, peers: int, find_lost: Callable[[], errors.DeviceLostError | None]) -> None:
+        """``peers`` is the number of other GPUs; ``find_lost`` looks for a GPU that was lost just now."""
         self.ordinal = ordinal
         self.device = cupy.cuda.Device(ordinal)
         properties = runtime.getDeviceProperties(ordinal)
@@ -47,7 +47,7 @@ class Gpu:
         self.spare_events: deque[int] = deque()
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._partition_lanes = (MOST_STREAMS - 2 * min(peers, _MOST_PEERS)) // _ROLES
-        self._on_failure = on_failure
+        self._find_lost = find_lost
 
     def lane(self, role: str, number: int) -> Lane:
         """The lane of a role: ``compute``, ``upload``, ``download``, ``local`` of partition ``number``, or ``out`` to
@@ -60,19 +60,20 @@ class Gpu:
         return lane
 
     def failed(self, error: BaseException) -> BaseException:
-        """What an error of a call on this GPU means for the work at hand: itself, or the loss of the GPU."""
+        """What an error of a call means for the work at hand: itself, or the loss of a GPU; of this one, unless
+        another one is found to be lost."""
         if not is_sticky(error):
             return error
-        self._on_failure()
-        return self.lost or self.lose(error)
+        return self._find_lost() or self.lose(error)
 
-    def check(self) -> None:
-        """Find out whether the GPU still answers; never blocks."""
-        for lane in self._lanes.values():
-            status = int(runtime.streamQuery(lane.ptr))
-            if status in STICKY:
-                self.lose(runtime.CUDARuntimeError(status))
-            return
+    def check(self) -> errors.DeviceLostError | None:
+        """Find out whether a GPU that was healthy still answers; the error if it does not. Never blocks."""
+        if self.lost is None:
+            for lane in list(self._lanes.values())[:1]:
+                status = int(runtime.streamQuery(lane.ptr))
+                if status in STICKY:
+                    return self.lose(runtime.CUDARuntimeError(status))
+        return None
 
     def lose(self, error: BaseException) -> errors.DeviceLostError:
         """Give the GPU up: all that lives on it is poisoned from now on."""

@@ -145,10 +145,14 @@ class Lane:
 
     def close(self) -> None:
         """Wait for the end of all work and give the stream back."""
-        if self.gpu.lost is None:
+        if self.gpu.lost is not None:
+            return
+        try:
             runtime.streamSynchronize(self.ptr)
             runtime.streamDestroy(self.ptr)
             self.completed = self._issued
+        except runtime.CUDARuntimeError as failure:
+            self.gpu.failed(failure)
 
 
 def query(event: CudaEvent) -> bool:

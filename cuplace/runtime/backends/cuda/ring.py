@@ -112,7 +112,7 @@ class PinnedRing:
     @property
     def piece(self) -> int:
         """What larger copies are cut into, in bytes."""
-        return max(min(self.limit, SLAB_BYTES) // _PIECES, ALIGNMENT)
+        return max(min(self.limit, SLAB_BYTES) // _PIECES // ALIGNMENT, 1) * ALIGNMENT
 
     @property
     def largest(self) -> int:

@@ -67,8 +67,10 @@ class CudaPool:
         free_all_blocks: Callable[..., Any] | None = getattr(
             getattr(cupy.cuda.get_allocator(), "__self__", None), "free_all_blocks", None
         )
-        if free_all_blocks is None or self._lane.gpu.lost is not None:
+        lane = self._lane
+        if free_all_blocks is None or lane.gpu.lost is not None:
             return 0
-        with self._lane.device:
-            free_all_blocks(stream=self._lane.on)
-        return 0
+        with lane.device:
+            before = int(runtime.memGetInfo()[0])
+            free_all_blocks(stream=lane.on)
+            return int(runtime.memGetInfo()[0]) - before

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from cupy.cuda import runtime
 
 from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cuda.copies import LocalMover, Mover
+from cuplace.runtime.backends.cuda.failure import status_of
 from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane
 from cuplace.runtime.backends.interrupts import Uninterrupted
 
@@ -95,7 +95,9 @@ class CudaStream:
         if self._begins((), submission) and target.nbytes:
             try:
                 self._host.upload(self, source, target)
-            except runtime.CUDARuntimeError as error:  # whatever else fails is wrong with the source: the caller's
+            except Exception as error:
+                if status_of(error) is None:  # not CUDA's: something is wrong with the source
+                    raise
                 self._fails(error, submission)
 
     def hold(self, submission: Submission) -> CudaLatch:
