@@ -211,16 +211,17 @@ class Scheduler:
         with self.lock:
             if self.graveyard:
                 self._park()
-            written: dict[Buffer, tuple[Event, ...]] = {}
+            written: dict[Buffer, list[Event]] = {}
             enqueue, now = self._enqueue, _now()
             try:
                 for task, stream, source, target in launches:
                     event = enqueue(task, stream, (source,), (target,), (), line, now)
+                    events = written.setdefault(target, [])
                     if event is not None:
                         _note_read(source, stream, event)
-                        written[target] = (*written.get(target, ()), event)
-                for _, _, _, target in launches:
-                    target.writes = written.get(target, ())
+                        events.append(event)
+                for target, events in written.items():
+                    target.writes = tuple(events)
                     target.reads = None
             except BaseException:
                 for _, stream, source, target in launches:
