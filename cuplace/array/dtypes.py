@@ -7,7 +7,6 @@ their kind (``int``, ``float``, ``complex``) and take the width of what they are
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -15,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from cuplace import errors
-from cuplace.runtime.caller import caller
+from cuplace.runtime.caller import caller, warn_caller
 from cuplace.runtime.config import config
 
 BOOL = np.dtype(bool)
@@ -201,7 +200,7 @@ def requested(dtype: Any, where: str) -> np.dtype:
         raise errors.DtypeError(f"JAX only supports number, bool, and string dtypes, got dtype {dtype} in {where}")
     given = canonicalize(checked_dtype(asked))
     if given != asked:
-        _warn_here(
+        warn_caller(
             f"Explicitly requested dtype {asked.name} requested in {where} is not available, and will be "
             f"truncated to dtype {given.name}. To enable more dtypes, set the jax_enable_x64 configuration "
             "option or the JAX_ENABLE_X64 shell environment variable.\n"
@@ -263,19 +262,11 @@ def _warn_narrowing(dtype: np.dtype, target: np.dtype) -> None:
     if site in _warned:
         return
     _warned.add(site)
-    _warn_here(
+    warn_caller(
         f"NumPy values of dtype {dtype.name} are narrowed to {target.name}, since 64-bit types are off. Turn them "
         f"on with config.update('enable_x64', True), or pass {target.name} values. (Told once for this line.)",
         errors.NarrowingWarning,
     )
-
-
-def _warn_here(text: str, category: type[Warning]) -> None:
-    line = caller()
-    if line is None:
-        warnings.warn(text, category, stacklevel=2)
-    else:
-        warnings.warn_explicit(text, category, filename=line.file, lineno=line.lineno)
 
 
 # --- promotion ---------------------------------------------------------------------------------------------

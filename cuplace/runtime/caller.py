@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from types import CodeType, FrameType
 from typing import NamedTuple
 
@@ -72,6 +73,23 @@ def caller() -> Line | None:
             return _make_line(Line, (code, frame.f_lasti))
         frame = frame.f_back
     return None
+
+
+def warn_caller(text: str, category: type[Warning]) -> None:
+    """Warn as if the user's line had; Python's filters of warnings see that line.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(record=True) as caught:
+    ...     warnings.simplefilter("always")
+    ...     warn_caller("text", UserWarning)
+    >>> caught[0].category is UserWarning, caught[0].lineno
+    (True, 3)
+    """
+    line = caller()
+    if line is None:
+        warnings.warn(text, category, stacklevel=2)
+    else:
+        warnings.warn_explicit(text, category, filename=line.file, lineno=line.lineno)
 
 
 def _classify(filename: str) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
 from cuplace.array.array import Array
-from cuplace.runtime.caller import caller
+from cuplace.runtime.caller import caller, warn_caller
 from cuplace.staging.staged import Bound
 
 if TYPE_CHECKING:
@@ -39,16 +38,11 @@ def usable(program: Program, donated: Sequence[int], arrays: Sequence[bool]) -> 
         else:
             unusable.append(str(type))
     if unusable:
-        _warn(f"Some donated buffers were not usable: {', '.join(unusable)}.\nThey stay alive and can be used further.")
+        warn_caller(
+            f"Some donated buffers were not usable: {', '.join(unusable)}.\nThey stay alive and can be used further.",
+            UserWarning,
+        )
     return found
-
-
-def _warn(text: str) -> None:
-    line = caller()
-    if line is None:
-        warnings.warn(text, UserWarning, stacklevel=2)
-    else:
-        warnings.warn_explicit(text, UserWarning, filename=line.file, lineno=line.lineno)
 
 
 class DonatingBound(Bound):
