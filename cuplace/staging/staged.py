@@ -142,7 +142,8 @@ class Staged:
         full = (key, tuple(types), mesh, context.x64)
         found = self.programs.get(full)
         if found is None:
-            found = self.programs.setdefault(full, self._trace(types, names, body, mesh))
+            found = self._trace(types, names, body, mesh)
+            keep(self.programs, full, found)
         return found
 
     def _trace(

@@ -194,3 +194,5 @@ def test_caches_are_bounded(platform, monkeypatch):
     for n in range(1, 20):
         x = device_put(numbers(n))
         np.testing.assert_array_equal(np.asarray(add(x, x)), 2 * numbers(n))
+        for cache in (add.eager.quick, add.eager._bound, add.eager._known, add.eager._staged.programs):
+            assert len(cache) <= 4
