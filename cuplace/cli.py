@@ -58,7 +58,17 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     demo.add_argument("--platform", help="cuda, cpu or sim (default: as configured)", default=argparse.SUPPRESS)
-    demo.add_argument("--devices", type=_count("devices"), help="devices to offer", default=DEMO_DEVICES)
+    demo.add_argument(
+        "--machine",
+        help="machine of which the simulator tells times: a name or a TOML file, see docs/machines.md",
+        default=argparse.SUPPRESS,
+    )
+    demo.add_argument(
+        "--devices",
+        type=_count("devices"),
+        help=f"devices to offer (default: {DEMO_DEVICES}, or all GPUs of the machine)",
+        default=argparse.SUPPRESS,
+    )
     demo.add_argument("--stages", type=_count("stages"), help="stages of the pipeline", default=4)
     demo.add_argument("--microbatches", type=_count("microbatches"), help="microbatches to move", default=8)
     demo.add_argument("--size", type=_count("size"), help="rows and columns of a microbatch", default=1024)
@@ -79,15 +89,32 @@ def _demo(options: argparse.Namespace) -> int:
 
     if "platform" in options:
         config.update("platform", options.platform)
-    config.update("num_devices", options.devices)
-    config.update("num_cpu_devices", options.devices)
-    width = max(1, options.devices // options.stages)
+    devices = _demo_devices(options)
+    config.update("num_devices", devices)
+    config.update("num_cpu_devices", devices)
+    width = max(1, devices // options.stages)
     if options.size % width:
         raise ValueError(f"--size {options.size} does not split evenly over the {width} devices of a stage")
 
     from cuplace.demo.report import demo
 
     return demo(options)
+
+
+def _demo_devices(options: argparse.Namespace) -> int:
+    """How many devices to offer; chooses the machine on the way, where one is named."""
+    from cuplace.runtime.config import config
+
+    if "machine" not in options and config.sim_machine is None:
+        return options.devices if "devices" in options else DEMO_DEVICES
+    from cuplace.runtime.backends.sim import find_machine
+
+    if "machine" in options:
+        if config.platform != "sim":
+            raise ValueError(f"--machine {options.machine} needs --platform sim")
+        config.update("sim_machine", options.machine)
+    machine = find_machine(config.sim_machine)
+    return options.devices if "devices" in options else machine.total
 
 
 def _info() -> int:

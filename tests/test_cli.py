@@ -58,7 +58,18 @@ def test_the_demo_reaches_the_steps_that_the_order_allows() -> None:
     done = run("demo", "--platform", "sim", "--size", "8")
     # Four stages and eight microbatches, a step for each move and each computation: 8 steps for the first
     # microbatch to arrive, one more for each of the seven behind it.
-    assert "took 15 steps" in done.stdout
+    assert "allows 15 steps for these 128 pieces of work" in done.stdout
+
+
+@pytest.mark.parametrize(("machine", "devices"), [("one-gpu", 1), ("hgx-h200", 8), ("two-nodes", 16)])
+def test_the_demo_draws_virtual_time_on_a_machine(machine: str, devices: int) -> None:
+    """The same picture at each run: nothing in it depends on this computer."""
+    arguments = ("demo", "--platform", "sim", "--machine", machine, *SMALL)
+    first, second = run(*arguments), run(*arguments)
+    assert first.returncode == 0, first.stderr
+    assert f"Timeline  in virtual time on {machine}, all was enqueued after" in first.stdout
+    assert first.stdout.count(" computes ") == devices
+    assert first.stdout == second.stdout
 
 
 @pytest.mark.parametrize(
@@ -87,6 +98,8 @@ def test_the_demo_runs_with_any_division(arguments: tuple[str, ...]) -> None:
         (("demo", "--stages", "1.5"), 2, "argument --stages: '1.5' is not a whole number from 1 to 1000"),
         (("demo", "--size", "7"), 1, "--size 7 does not split evenly over the 2 devices of a stage"),
         (("demo", "--platform", "abacus"), 1, "abacus"),
+        (("demo", "--platform", "sim", "--machine", "abacus"), 1, "There is no machine 'abacus'. The machines are"),
+        (("demo", "--platform", "cpu", "--machine", "hgx-h200"), 1, "--machine hgx-h200 needs --platform sim"),
         (("demo", "--colour"), 2, "unrecognized arguments: --colour"),
         (("juggle",), 2, "invalid choice: 'juggle'"),
     ],

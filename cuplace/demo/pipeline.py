@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -35,15 +34,30 @@ def stage_meshes(platform: Platform, stages: int) -> list[cuplace.Mesh]:
 
 @dataclass
 class Run:
-    """One run of the pipeline: its results, what was submitted, and when (nanoseconds of `perf_counter_ns`)."""
+    """One run of the pipeline: its results, what was submitted, and of which microbatch, and how many are done.
+
+    Times are nanoseconds of the records: of `perf_counter_ns`, or of virtual time on the simulator.
+    """
 
     results: list[Any] = field(default_factory=list)
     submissions: list[Submission] = field(default_factory=list)
     microbatch_of: dict[int, int] = field(default_factory=dict)
     done: int = 0
-    began: int = 0
-    enqueued: int = 0
-    ended: int = 0
+
+    @property
+    def began(self) -> int:
+        """When the first call began to enqueue."""
+        return min(submission.enqueue for submission in self.submissions)
+
+    @property
+    def enqueued(self) -> int:
+        """When the last call began to enqueue."""
+        return max(submission.enqueue for submission in self.submissions)
+
+    @property
+    def ended(self) -> int:
+        """When the last piece of work ended."""
+        return max(submission.end for submission in self.submissions)
 
 
 def inputs(microbatches: int, size: int) -> list[np.ndarray]:
@@ -88,12 +102,10 @@ def _numbered(run: Run, microbatch: int) -> Iterator[None]:
 def execute(platform: Platform, meshes: list[cuplace.Mesh], microbatches: list[np.ndarray]) -> Iterator[Run]:
     """Run the pipeline; yields the run after it was enqueued and again after each microbatch that is done."""
     with platform.scheduler.log.record() as submissions:
-        run = Run(submissions=submissions, began=perf_counter_ns())
+        run = Run(submissions=submissions)
         enqueue(run, meshes, microbatches)
-        run.enqueued = perf_counter_ns()
     yield run
     for result in run.results:
         cuplace.block_until_ready(result)
         run.done += 1
-        run.ended = perf_counter_ns()
         yield run

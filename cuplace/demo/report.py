@@ -17,6 +17,8 @@ from cuplace.runtime.platform import Platform, current
 WIDTH = 80
 BAR = 40
 LARGEST_ERROR = 1e-5
+SHORT = 10_000_000
+"""Runs of less than this many nanoseconds are told in microseconds."""
 
 
 def demo(options: Namespace) -> int:
@@ -77,21 +79,25 @@ def _show(run: Run, platform: Platform) -> None:
 
     steps = timeline.replayed(run.submissions, label)
     spans = timeline.measured(run.submissions, label)
-    if platform.name == "sim" or len(spans) < len(run.submissions):
+    if len(spans) < len(run.submissions):
         print("Timeline  by the order alone, each piece of work one step long (no times are recorded here)")
         _show_lanes(steps, platform, lambda time: f"{time:.0f}")
         _show_overlap(steps, lambda time: f"{time:.0f} steps")
         return
-    milliseconds = _milliseconds(run.began)
-    print(f"Timeline  all was enqueued after {milliseconds(run.enqueued)} and done after {milliseconds(run.ended)}")
-    _show_lanes(spans, platform, milliseconds)
-    _show_overlap(spans, _milliseconds(0))
+    since = _clock(run.began, run.ended - run.began)
+    machine = f"in virtual time on {platform.backend.machine.name}, " if platform.name == "sim" else ""
+    print(f"Timeline  {machine}all was enqueued after {since(run.enqueued)} and done after {since(run.ended)}")
+    _show_lanes(spans, platform, since)
+    _show_overlap(spans, _clock(0, run.ended - run.began))
     order = timeline.overlap(steps)
     print(f"Order     allows {order.span:.0f} steps for these {order.serial:.0f} pieces of work,")
     print("          if each takes one step and every stream runs by itself")
 
 
-def _milliseconds(origin: int) -> Callable[[float], str]:
+def _clock(origin: int, span: int) -> Callable[[float], str]:
+    """Times since ``origin``, in units that suit the span of all of them (all in nanoseconds)."""
+    if span < SHORT:
+        return lambda nanoseconds: f"{(nanoseconds - origin) / 1e3:.0f} us"
     return lambda nanoseconds: f"{(nanoseconds - origin) / 1e6:.1f} ms"
 
 
