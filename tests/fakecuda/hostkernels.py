@@ -20,6 +20,8 @@ from tests.fakecuda.native import Param
 
 _SHIM = build.HERE / "shim"
 _FLAGS = ["-x", "c++", "-std=c++17", "-O1", "-fPIC", "-w", "-ffp-contract=off"]
+# As on a GPU, an access that is not aligned to its type fails: here it is an illegal instruction.
+_FLAGS += ["-fsanitize=alignment", "-fsanitize-undefined-trap-on-error"]
 _LINK = ["-shared", "-nostdlib", "-Wl,-z,lazy"]  # what they call is there when they are loaded
 _SANITIZE = ["-fsanitize=address", "-fsanitize-recover=address", "-fno-omit-frame-pointer", "-g"]
 _MOST_PARAMS = 256

@@ -141,6 +141,19 @@ def test_a_kernel_that_leaves_its_block_loses_the_device(cp: ModuleType, mode: s
     cp.cuda.runtime.free(ptr)
 
 
+def test_a_misaligned_access_loses_the_device(cp: ModuleType) -> None:
+    kernel = cp.RawKernel(r'extern "C" __global__ void wide(uint4* x) { x->x = 1; }', "wide")
+    with cp.cuda.Device(6):
+        x = cp.zeros(64, cp.uint8)
+        kernel((1,), (1,), (x[16:],))
+        cp.cuda.Stream.null.synchronize()
+        assert kinds() == []
+        kernel((1,), (1,), (x[8:],))
+        with pytest.raises(cp.cuda.runtime.CUDARuntimeError, match="cudaErrorMisalignedAddress"):
+            cp.cuda.Stream.null.synchronize()
+    assert kinds() == ["device lost"]
+
+
 def test_a_registered_range_is_pinned_until_it_is_unregistered(cp: ModuleType) -> None:
     runtime = cp.cuda.runtime
     fakecuda.set_mode("lazy")

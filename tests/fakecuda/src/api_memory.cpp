@@ -10,10 +10,11 @@ using namespace fakecuda;
 
 namespace {
 
-cudaError_t allocate_into(Call& call, void** ptr, size_t size, int device, MemoryKind kind) {
+cudaError_t allocate_into(Call& call, void** ptr, size_t size, int device, MemoryKind kind,
+                          bool stream_ordered = false) {
   *ptr = nullptr;
   if (size == 0) return cudaSuccess;
-  Block* block = allocate(call, size, device, kind);
+  Block* block = allocate(call, size, device, kind, stream_ordered);
   if (!block) return call.end(cudaErrorMemoryAllocation);
   *ptr = block->base;
   return cudaSuccess;
@@ -23,14 +24,30 @@ cudaError_t allocate_in_order(Call& call, void** ptr, size_t size, cudaStream_t 
   Stream* stream = call.stream(handle);
   if (!stream) return call.end(cudaErrorInvalidResourceHandle);
   if (cudaError_t lost = call.lost(stream->device)) return call.end(lost);
-  cudaError_t error = allocate_into(call, ptr, size, stream->device, MemoryKind::device);
+  cudaError_t error = allocate_into(call, ptr, size, stream->device, MemoryKind::device, true);
   if (error != cudaSuccess || !*ptr) return error;
-  find_block(call, *ptr)->stream_ordered = true;
   enqueue(call, *stream, {call.name(), nullptr, {{Region(*ptr, size), true}}});
   return cudaSuccess;
 }
 
-cudaMemPool_t default_pool(int device) { return reinterpret_cast<cudaMemPool_t>(uintptr_t(0x1000 + device)); }
+constexpr uintptr_t kFirstPool = 0x1000;
+
+cudaMemPool_t pool_of(int device) { return reinterpret_cast<cudaMemPool_t>(kFirstPool + uintptr_t(device)); }
+int device_of_pool(cudaMemPool_t pool) { return int(reinterpret_cast<uintptr_t>(pool) - kFirstPool); }
+
+// The attribute of a pool, or null for those of another kind, which are accepted and do nothing.
+uint64_t* attribute_of(Pool& pool, cudaMemPoolAttr attribute) {
+  static_assert(sizeof(size_t) == sizeof(uint64_t));
+  auto word = [](size_t& value) { return reinterpret_cast<uint64_t*>(&value); };
+  switch (attribute) {
+    case cudaMemPoolAttrReleaseThreshold: return &pool.release_threshold;
+    case cudaMemPoolAttrReservedMemCurrent: return word(pool.reserved);
+    case cudaMemPoolAttrReservedMemHigh: return word(pool.reserved_high);
+    case cudaMemPoolAttrUsedMemCurrent: return word(pool.used);
+    case cudaMemPoolAttrUsedMemHigh: return word(pool.used_high);
+    default: return nullptr;
+  }
+}
 
 }  // namespace
 
@@ -152,25 +169,43 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// --- memory pools: each device has its default one, without limits of its own --------------------------------------
+// --- memory pools: each device has one --------------------------------------------------------------------------------
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  *pool = default_pool(device);
+  if (!valid_device(device)) return cudaErrorInvalidDevice;
+  *pool = pool_of(device);
   return cudaSuccess;
 }
 
-cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) {
-  *pool = default_pool(device);
+cudaError_t cudaDeviceGetMemPool(cudaMemPool_t* pool, int device) { return cudaDeviceGetDefaultMemPool(pool, device); }
+
+cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
+  return valid_device(device) && pool == pool_of(device) ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t keep) {
+  FAKECUDA_ENTER;
+  if (!valid_device(device_of_pool(pool))) return call.end(cudaErrorInvalidValue);
+  call.may_block();
+  trim_pool(call, device_of_pool(pool), keep);
   return cudaSuccess;
 }
 
-cudaError_t cudaMemPoolTrimTo(cudaMemPool_t, size_t) { return cudaSuccess; }
-
-cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t, cudaMemPoolAttr, void* value) {
-  *static_cast<uint64_t*>(value) = 0;
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  FAKECUDA_ENTER;
+  if (!valid_device(device_of_pool(pool))) return call.end(cudaErrorInvalidValue);
+  uint64_t* word = attribute_of(state().devices[size_t(device_of_pool(pool))].pool, attribute);
+  if (word) memcpy(value, word, sizeof *word);
+  else memset(value, 0, sizeof(int));
   return cudaSuccess;
 }
 
-cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return cudaSuccess; }
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, cudaMemPoolAttr attribute, void* value) {
+  FAKECUDA_ENTER;
+  if (!valid_device(device_of_pool(pool))) return call.end(cudaErrorInvalidValue);
+  uint64_t* word = attribute_of(state().devices[size_t(device_of_pool(pool))].pool, attribute);
+  if (word) memcpy(word, value, sizeof *word);
+  return cudaSuccess;
+}
 
 }  // extern "C"

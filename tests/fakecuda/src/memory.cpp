@@ -1,6 +1,7 @@
 #include "memory.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -12,9 +13,33 @@ namespace {
 constexpr size_t kPage = 4096;
 constexpr size_t kArena = size_t(1) << 40;  // addresses, not memory: one range a device, one for pinned memory
 constexpr int kPoison = 0xCB;               // a read before the first write gives odd values
+constexpr size_t kLarge = size_t(16) << 20;
 constexpr int kInaccessible = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
 
 uintptr_t key(const void* ptr) { return reinterpret_cast<uintptr_t>(ptr); }
+
+// A file full of poison, in memory. Large blocks are private views of it, so that only what is written takes memory.
+int poison_file() {
+  static const int file = [] {
+    int made = memfd_create("fakecuda-poison", MFD_CLOEXEC);
+    if (made < 0 || ftruncate(made, kLarge) != 0) return -1;
+    void* view = mmap(nullptr, kLarge, PROT_READ | PROT_WRITE, MAP_SHARED, made, 0);
+    if (view == MAP_FAILED) return -1;
+    memset(view, kPoison, kLarge);
+    munmap(view, kLarge);
+    return made;
+  }();
+  return file;
+}
+
+void fill_with_poison(char* ptr, size_t size) {
+  size_t done = 0;
+  for (; size - done >= kLarge; done += kLarge) {
+    void* view = mmap(ptr + done, kLarge, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, poison_file(), 0);
+    if (view == MAP_FAILED) break;
+  }
+  memset(ptr + done, kPoison, size - done);
+}
 
 // Addresses that are given out once, each block followed by a page that may not be touched.
 class Arena {
@@ -45,35 +70,77 @@ std::vector<Arena>& arenas() {  // of pinned memory, then of each device
   return *all;
 }
 
-bool refused(State& st, size_t size, int device) {
-  if (device < 0) return st.faults.pinned_allocation.hits();
-  Device& owner = st.devices[size_t(device)];
-  return st.faults.device_allocation.hits() || size > owner.limit || owner.used > owner.limit - size;
+constexpr size_t kPoolStep = size_t(32) << 20;
+
+bool take_from_device(Device& device, size_t size) {
+  if (size > device.limit || device.used > device.limit - size) return false;
+  device.used += size;
+  device.peak = std::max(device.peak, device.used);
+  return true;
 }
 
-void count(State& st, int device, size_t size) {
+// A pool grows in large steps, as long as there is room for them.
+bool take_from_pool(Device& device, size_t size) {
+  Pool& pool = device.pool;
+  size_t missing = pool.used + size > pool.reserved ? pool.used + size - pool.reserved : 0;
+  size_t step = (missing + kPoolStep - 1) / kPoolStep * kPoolStep;
+  if (!take_from_device(device, step)) {
+    if (!take_from_device(device, missing)) return false;
+    step = missing;
+  }
+  pool.reserved += step;
+  pool.used += size;
+  pool.reserved_high = std::max(pool.reserved_high, pool.reserved);
+  pool.used_high = std::max(pool.used_high, pool.used);
+  return true;
+}
+
+bool take(State& st, size_t size, int device, bool stream_ordered) {
   if (device < 0) {
+    if (st.faults.pinned_allocation.hits()) return false;
     st.pinned_used += size;
     st.pinned_peak = std::max(st.pinned_peak, st.pinned_used);
+    return true;
+  }
+  if (st.faults.device_allocation.hits()) return false;
+  Device& owner = st.devices[size_t(device)];
+  return stream_ordered ? take_from_pool(owner, size) : take_from_device(owner, size);
+}
+
+void give_back(Lock& lock, const Block& block) {
+  State& st = state();
+  if (block.device < 0) {
+    st.pinned_used -= block.size;
     return;
   }
-  Device& owner = st.devices[size_t(device)];
-  owner.used += size;
-  owner.peak = std::max(owner.peak, owner.used);
+  Device& owner = st.devices[size_t(block.device)];
+  if (!block.stream_ordered) {
+    owner.used -= block.size;
+    return;
+  }
+  owner.pool.used -= block.size;
+  trim_pool(lock, block.device, size_t(std::min<uint64_t>(owner.pool.release_threshold, owner.pool.reserved)));
 }
 
 }  // namespace
 
 size_t whole_pages(size_t size) { return (std::max<size_t>(size, 1) + kPage - 1) / kPage * kPage; }
 
-Block* allocate(Lock&, size_t size, int device, MemoryKind kind) {
+Block* allocate(Lock&, size_t size, int device, MemoryKind kind, bool stream_ordered) {
   State& st = state();
-  if (refused(st, size, device)) return nullptr;
+  if (!take(st, size, device, stream_ordered)) return nullptr;
   char* ptr = arenas()[size_t(device + 1)].take(size);
   if (!ptr) return nullptr;
-  memset(ptr, kPoison, size);
-  count(st, device, size);
-  return &(st.blocks[key(ptr)] = Block{ptr, size, device, kind, false, false, {}});
+  fill_with_poison(ptr, size);
+  return &(st.blocks[key(ptr)] = Block{ptr, size, device, kind, stream_ordered, false, {}});
+}
+
+void trim_pool(Lock&, int device, size_t keep) {
+  Device& owner = state().devices[size_t(device)];
+  size_t needed = (owner.pool.used + kPoolStep - 1) / kPoolStep * kPoolStep;
+  size_t kept = std::min(owner.pool.reserved, std::max(needed, keep));
+  owner.used -= owner.pool.reserved - kept;
+  owner.pool.reserved = kept;
 }
 
 bool register_host(Lock&, void* ptr, size_t size) {
@@ -125,8 +192,7 @@ bool mark_freed(Lock& lock, const void* ptr, const std::string& what, const Plac
     return false;
   }
   block->freed = true;
-  if (block->device >= 0) state().devices[size_t(block->device)].used -= block->size;
-  else state().pinned_used -= block->size;
+  give_back(lock, *block);
   return true;
 }
 

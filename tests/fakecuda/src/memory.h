@@ -6,7 +6,9 @@
 namespace fakecuda {
 
 // A new block, or null where the limit of the device is reached or a fault is due. `device` -1: pinned.
-Block* allocate(Lock&, size_t size, int device, MemoryKind kind);
+Block* allocate(Lock&, size_t size, int device, MemoryKind kind, bool stream_ordered = false);
+// Gives back what the device's pool has reserved above `keep` bytes and does not use.
+void trim_pool(Lock&, int device, size_t keep);
 // Tells of host memory that the program has allocated itself. False: it is registered already.
 bool register_host(Lock&, void* ptr, size_t size);
 

@@ -1,5 +1,6 @@
 #include "scheduler.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -49,7 +50,13 @@ void lose(Lock& lock, int device, cudaError_t error, const std::string& what, co
   report(lock, "device lost", "device " + std::to_string(device) + " in " + what + ": " + why);
 }
 
+// Kernels are compiled so that a misaligned access is an illegal instruction.
+cudaError_t fault_error(const MemoryFault& fault) {
+  return fault.signal == SIGILL ? cudaErrorMisalignedAddress : cudaErrorIllegalAddress;
+}
+
 std::string fault_text(const MemoryFault& fault) {
+  if (fault.signal == SIGILL) return "a misaligned access";
   char address[32];
   snprintf(address, sizeof address, "0x%zx", size_t(fault.address));
   return "signal " + std::to_string(fault.signal) + " at address " + address;
@@ -67,7 +74,7 @@ void run_front(Lock& lock, Stream& stream) {
     if (op.python) op.run();
     else fault = run_guarded(op.run);
     lock.lock();
-    if (fault.signal) lose(lock, stream.device, cudaErrorIllegalAddress, op.what, fault_text(fault));
+    if (fault.signal) lose(lock, stream.device, fault_error(fault), op.what, fault_text(fault));
   }
   op.end->time_ms = now_ms();
   op.end->done = true;

@@ -47,6 +47,7 @@ struct HostOwner {
   ~HostOwner() {
     if (!host || forked()) return;
     Lock lock(state().mutex);
+    for (auto& [device, stream] : host->own_streams) stream->destroyed = true;
     state().hosts.erase(host);
     delete host;
   }

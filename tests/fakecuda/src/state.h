@@ -128,6 +128,13 @@ struct Piece {
   bool live;
 };
 
+// The stream-ordered allocator of a device. What it has reserved is taken from the device, used or not.
+struct Pool {
+  size_t used = 0, used_high = 0;
+  size_t reserved = 0, reserved_high = 0;
+  uint64_t release_threshold = 0;
+};
+
 constexpr size_t kDeviceMemory = size_t(16) << 30;
 
 struct Device {
@@ -135,6 +142,7 @@ struct Device {
   Clock gone, gone_blocking;       // what its destroyed streams have done, and those of them that were blocking
   cudaError_t lost = cudaSuccess;  // a sticky error: all of its work fails from then on
   size_t limit = kDeviceMemory, used = 0, peak = 0;
+  Pool pool;
 };
 
 struct Report {

@@ -40,7 +40,6 @@ UNSUPPORTED(cudaIpcOpenMemHandle)
 // Managed memory, memory pools made by hand, limits, profiler.
 UNSUPPORTED(cudaDeviceGetLimit)
 UNSUPPORTED(cudaDeviceSetLimit)
-UNSUPPORTED(cudaDeviceSetMemPool)
 UNSUPPORTED(cudaMallocManaged)
 UNSUPPORTED(cudaMemAdvise)
 UNSUPPORTED(cudaMemPoolCreate)
