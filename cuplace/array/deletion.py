@@ -40,8 +40,8 @@ def end(buffers: list[Buffer], how: str, line: Line | None) -> None:
         return
     _endings[id(buffers)] = Ending(buffers, how, line)
     buffers.clear()
-    if len(_endings) > REMEMBERED:
-        _endings.popitem(last=False)  # in one step, since other threads end arrays, too
+    while len(_endings) > REMEMBERED:
+        _endings.popitem(last=False)  # in one step each, since other threads end arrays, too
 
 
 def deleted_error(array: Array, first_line: str | None = None) -> DeletedArrayError:
