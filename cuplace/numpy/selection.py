@@ -17,7 +17,7 @@ from cuplace.array.put import device_put
 from cuplace.array.type import typeof
 from cuplace.numpy.promotion import promote, to_bool
 from cuplace.ops.elementwise import SELECT
-from cuplace.ops.indexing import FULL, GETITEM, TAKE, normalize_index
+from cuplace.ops.indexing import FULL, GETITEM, TAKE, Index, integers_apart, normalize_index
 from cuplace.ops.reshape import RESHAPE
 from cuplace.ops.shapes import normalize_axis
 from cuplace.staging.eager import eager
@@ -25,8 +25,16 @@ from cuplace.staging.trace import bind
 
 
 @eager("gather", static=("index",), labels={"operand": "args[0]"})
-def _getitem(operand: Any, /, index: Any) -> Any:
-    return bind(GETITEM, operand, index=index)
+def _getitem(operand: Any, index: Any, i: Any = None, j: Any = None, k: Any = None) -> Any:
+    return bind(GETITEM, operand, *[integer for integer in (i, j, k) if integer is not None], index=index)
+
+
+def _part(x: Any, index: Index) -> Any:
+    """The part that an index in normal form picks. Indices that differ in integers only share a program."""
+    if set(index) <= {FULL}:
+        return x
+    shared, integers = integers_apart(index)
+    return _getitem(x, shared, *integers)
 
 
 @eager("gather", static=("axis", "fill"), labels={"operand": "args[0]", "positions": "args[1]"})
@@ -64,8 +72,7 @@ def getitem(x: Any, index: Any) -> Array:
     items = index if isinstance(index, tuple) else (index,)
     arrays = [i for i, item in enumerate(items) if _is_array(item)]
     if not arrays:
-        static = normalize_index(index, x.shape)
-        return x if set(static) <= {FULL} else _getitem(x, static)
+        return _part(x, normalize_index(index, x.shape))
     if len(arrays) > 1 or any(_is_integer(item) for item in items):
         raise errors.IndexTypeError(
             "Indexing with several arrays, or with an array and integers, is not there yet.\n"
@@ -100,8 +107,7 @@ def _by_array(x: Any, items: tuple[Any, ...], at: int) -> Array:
     whole = [slice(None)] * (x.ndim - taken)
     before = _spread(items[:at], whole)
     after = _spread(items[at + 1 :], whole)
-    static = normalize_index((*before, *[slice(None)] * covered, *after), x.shape)
-    part = x if set(static) <= {FULL} else _getitem(x, static)
+    part = _part(x, normalize_index((*before, *[slice(None)] * covered, *after), x.shape))
     if covered != 1:
         return _take_merged(part, positions, len(before), covered)
     return _take(part, positions, len(before), False)

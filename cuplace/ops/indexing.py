@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import operator
 from typing import Any, NamedTuple
 
@@ -30,8 +31,36 @@ class Span(NamedTuple):
 FULL = Span(None, None, None)
 REVERSED = Span(None, None, -1)
 
-Item = int | Span | None
+
+class Given(enum.Enum):
+    """Stands in an index for an integer that is an operand, so that one program serves for all integers."""
+
+    GIVEN = enum.auto()
+
+
+GIVEN = Given.GIVEN
+MOST_GIVEN = 3
+"""How many integers of an index are operands at most; further ones stay parts of the program."""
+
+Item = int | Span | Given | None
 Index = tuple[Item, ...]
+
+
+def integers_apart(index: Index) -> tuple[Index, list[int]]:
+    """An index in normal form with its integers replaced by GIVEN, and these integers.
+
+    >>> integers_apart((2, FULL))
+    ((<Given.GIVEN: 1>, Span(start=None, stop=None, step=None)), [2])
+    """
+    items: list[Item] = []
+    integers: list[int] = []
+    for item in index:
+        # Beyond 32 bits no operand can hold it where 64-bit types are off.
+        apart = isinstance(item, int) and item < 2**31 and len(integers) < MOST_GIVEN
+        if isinstance(item, int) and apart:
+            integers.append(item)
+        items.append(GIVEN if apart else item)
+    return tuple(items), integers
 
 
 def normalize_index(index: Any, shape: Shape) -> Index:
@@ -103,7 +132,7 @@ def _length(span: Span, size: int) -> int:
 
 
 def _infer(types: tuple[ArrayType, ...], params: Params) -> OutType:
-    (x,) = types
+    x = types[0]
     sizes = iter(x.shape)
     shape = []
     for item in params["index"]:
@@ -134,7 +163,7 @@ def _factors(types: tuple[ArrayType, ...], params: Params) -> Factors:
         else:
             kinds[dim] = Kind.WHOLE
             out += [None] * isinstance(item, Span)
-    return Factors((labels,), tuple(out), kinds)
+    return Factors((labels, *[()] * (len(types) - 1)), tuple(out), kinds)
 
 
 def _touched_text(problem: Problem) -> str:
@@ -159,12 +188,18 @@ def _indices_type(problem: Problem) -> str:
     return f"ShapedArray(int32[{rows}{len(touched)}])"
 
 
-def _compute(xp: Any, x: Any, *, index: Index) -> Any:
-    return x[tuple([item.slice() if isinstance(item, Span) else item for item in index])]
+def _compute(xp: Any, x: Any, *integers: Any, index: Index) -> Any:
+    rest = map(int, integers)
+    return x[
+        tuple([
+            item.slice() if isinstance(item, Span) else next(rest) if item is GIVEN else item for item in index
+        ])
+    ]  # fmt: skip
 
 
 GETITEM = Op("gather", _infer, Rule(_factors, whole=_touched_text), _compute, view=True)
-"""Params: ``index`` (an `Index`). Only dimensions that are taken whole may be sharded."""
+"""Operands: an array, and a number for each GIVEN of the index. Params: ``index`` (an `Index`). Only dimensions that
+are taken whole may be sharded."""
 
 
 # --- positions given by an array ---------------------------------------------------------------------------

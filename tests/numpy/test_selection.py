@@ -9,6 +9,7 @@ from hypothesis.extra.numpy import array_shapes, basic_indices
 import cuplace
 import cuplace.numpy as jnp
 from cuplace import errors
+from cuplace.numpy import selection
 from cuplace.placement.axes import AxisType
 from cuplace.placement.spec import PartitionSpec as P
 from cuplace.runtime.platform import Platform
@@ -27,6 +28,23 @@ def test_static_indices_have_numpy_s_values(data: st.DataObject, platform: Platf
     got = jnp.asarray(values)[index]
     np.testing.assert_array_equal(np.asarray(got), values[index])
     assert got.shape == values[index].shape
+
+
+@only_cpu
+def test_one_program_serves_for_all_integers(platform: Platform) -> None:
+    x = jnp.asarray(X)
+    x[0, :, 0], cuplace.jit(lambda x: x[1])(x)
+    programs = selection._getitem.eager._staged.programs
+    before = len(programs)
+    for i in range(-4, 4):
+        for j in range(3):
+            np.testing.assert_array_equal(np.asarray(x[i, :, j]), X[i, :, j])
+            np.testing.assert_array_equal(np.asarray(x[np.int64(i), ..., np.int8(j)]), X[i, :, j])
+    assert len(programs) == before
+    np.testing.assert_array_equal(np.asarray(cuplace.jit(lambda x: x[1, 2] + x[-1, 0])(x)), X[1, 2] + X[-1, 0])
+    for bad in (4, -5):
+        with pytest.raises(IndexError, match="out of bounds for axis 0 with size 4"):
+            x[bad, :, 0]
 
 
 @only_cpu

@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis.extra.numpy import basic_indices
 
 from cuplace import errors
-from cuplace.ops.indexing import FULL, GETITEM, REVERSED, TAKE, Span, normalize_index
+from cuplace.ops.indexing import (
+    FULL,
+    GETITEM,
+    GIVEN,
+    REVERSED,
+    TAKE,
+    Span,
+    integers_apart,
+    normalize_index,
+)
 from cuplace.ops.rule import infer
+from cuplace.placement.spec import PartitionSpec as P
 from tests.ops.shards import meshes, numbers, run, shapes, specs, typed, unplaced
 
 
@@ -18,8 +28,14 @@ def test_parts_of_shards(data: st.DataObject) -> None:
     index = data.draw(basic_indices(shape, allow_newaxis=True))
     x = numbers(shape)
     params = {"index": normalize_index(index, shape)}
-    outcome = run(GETITEM, [x], [data.draw(specs(shape, mesh))], params, mesh)
+    of = data.draw(specs(shape, mesh))
+    outcome = run(GETITEM, [x], [of], params, mesh)
     np.testing.assert_array_equal(outcome.value, x[index])
+    shared, integers = integers_apart(params["index"])
+    operands = [x, *map(np.int32, integers)]
+    again = run(GETITEM, operands, [of, *[P()] * len(integers)], {"index": shared}, mesh)
+    np.testing.assert_array_equal(again.value, x[index])
+    assert again.resolution.out_spec == outcome.resolution.out_spec
 
 
 @given(st.data())
@@ -54,6 +70,12 @@ def test_the_normal_form_of_an_index() -> None:
     assert normalize_index((..., slice(3, None, -1)), (8,)) == (Span(3, None, -1),)
     assert normalize_index(slice(5, 2), (8,)) == (Span(0, 0, 1),)
     assert normalize_index(np.int64(2), (4,)) == (2,)
+
+
+def test_few_and_small_integers_are_operands() -> None:
+    assert integers_apart((1, None, FULL, 2, 3, 4)) == ((GIVEN, None, FULL, GIVEN, GIVEN, 4), [1, 2, 3])
+    assert integers_apart((2**31, 2**31 - 1)) == ((2**31, GIVEN), [2**31 - 1])
+    assert integers_apart((FULL, Span(0, 2, 1))) == ((FULL, Span(0, 2, 1)), [])
 
 
 @pytest.mark.parametrize(
