@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cuplace import errors, lax, numpy, sharding, tree
+    from cuplace import errors, lax, numpy, sharding, testing, tree
     from cuplace._public import (
         Array,
         Device,
@@ -80,11 +80,12 @@ __all__ = [
     "reshard",
     "set_mesh",
     "sharding",
+    "testing",
     "tree",
     "typeof",
 ]
 
-_MODULES = ("errors", "lax", "numpy", "sharding", "tree")
+_MODULES = ("errors", "lax", "numpy", "sharding", "testing", "tree")
 
 
 def __getattr__(name: str) -> object:

@@ -14,7 +14,6 @@ PLANNED = {
     "memory_report": "the sum of x.nbytes over your arrays is a lower bound",
     "free_unused": "blocks are reused by later arrays of the same size",
     "live_arrays": "",
-    "testing": "set CUPLACE_PLATFORM=sim to run a program on the simulator",
     "plan": "",
     "topology": "",
     "transfer_guard": "",

@@ -267,6 +267,23 @@ class InjectedFaultError(RuntimeError):
         super().__init__(f"{name!r} failed on demand (cuplace.testing.faults(fail_op=...)).")
 
 
+class FaultError(ValueError):
+    """Faults were asked for in a way that makes no sense."""
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        super().__init__(f"faults({name}=...) takes {expected}, got {value!r}.")
+
+
+class NoFaultsError(RuntimeError):
+    """Faults were asked for on a platform that has none to offer."""
+
+    def __init__(self, platform: str) -> None:
+        super().__init__(
+            f"Faults are simulated: they need the platform sim, and this is {platform}.\n"
+            "Run the test with CUPLACE_PLATFORM=sim, or config.update('platform', 'sim') before devices are used."
+        )
+
+
 class RaceError(RuntimeError):
     """Two uses of the same memory conflict, and no executed wait orders them."""
 

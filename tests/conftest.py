@@ -19,10 +19,20 @@ import pytest
 
 from cuplace.runtime import context
 from cuplace.runtime.config import config
+from cuplace.runtime.faults import NO_FAULTS, Faults
 from cuplace.runtime.platform import Platform, activated, open_platform
 from tests import fakegpus
 
 NUM_DEVICES = 8
+PAIRS = [(one, other) for one in range(NUM_DEVICES) for other in range(NUM_DEVICES)]
+FAULTS = {
+    None: NO_FAULTS,
+    "no_p2p": Faults(no_p2p=True),
+    "corrupt_pair": Faults(corrupt_pair=PAIRS),
+    "slow_link": Faults(slow_link=dict.fromkeys(PAIRS[::3], 7.0)),
+}
+"""What every program survives; `--fault` lets it happen in all tests on sim."""
+
 SEEDS = {"cpu": 1, "sim": 1, "cuda": 2}
 ORDER_SEEDS = {"cpu": 4, "sim": 50, "cuda": len(fakegpus.CASES)}
 DEEP_ORDER_SEEDS = {"cpu": 40, "sim": 500, "cuda": len(fakegpus.DEEP_CASES)}
@@ -66,6 +76,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cuplace")
     group.addoption("--deep", action="store_true", help="run the long tests, and order tests on 500 seeds")
     group.addoption("--platform", choices=PLATFORMS, help="run tests of platforms on this one only")
+    group.addoption("--fault", choices=[name for name in FAULTS if name], help="let this be wrong on sim")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -115,6 +126,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     request.node.user_properties.append(("platform", case.name))
     saved = dict(config.__dict__)
     opened = case.open()
+    if case.name == "sim":
+        opened.backend.set_faults(FAULTS[request.config.getoption("--fault")])
     context.reset()
     try:
         with activated(opened):

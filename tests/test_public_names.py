@@ -14,7 +14,7 @@ TOP = {
     "default_backend", "Mesh", "make_mesh", "set_mesh", "P", "NamedSharding", "Array", "Device", "config",
     "device_put", "device_get", "reshard", "jit", "typeof", "block_until_ready", "default_device", "sharding",
     "numpy", "lax", "errors", "tree", "make_array_from_callback", "make_array_from_single_device_arrays",
-    "make_array_from_process_local_data", "check_order",
+    "make_array_from_process_local_data", "check_order", "testing",
 }  # fmt: skip
 SHARDING = {
     "Mesh", "AbstractMesh", "AxisType", "Sharding", "NamedSharding", "SingleDeviceSharding", "PartitionSpec",
@@ -30,7 +30,7 @@ NUMPY = {
     "concatenate", "stack", "float32", "int32", "bfloat16", "bool_", "pi", "inf", "nan", "newaxis",
 }  # fmt: skip
 PLANNED = {
-    "memory", "map_shards", "memory_report", "free_unused", "live_arrays", "testing", "plan", "topology",
+    "memory", "map_shards", "memory_report", "free_unused", "live_arrays", "plan", "topology",
     "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
     "transfer_guard_device_to_device", "prefetch", "iter_host", "shard_map", "ShapeDtypeStruct", "eval_shape",
     "clear_caches", "random", "debug", "profile", "distributed",

@@ -96,6 +96,11 @@ def gather_to_host(buffers: Sequence[Buffer], sharding: Sharding, shape: tuple[i
     return host
 
 
+def forget_paths() -> None:
+    """Find out anew how copies travel, the next time that a plan is executed."""
+    _move_program.cache_clear()
+
+
 @lru_cache(maxsize=CACHED_PROGRAMS)
 def _move_program(plan: TransferPlan) -> _MoveProgram:
     froms, tos = plan.source.flat_devices, plan.target.flat_devices

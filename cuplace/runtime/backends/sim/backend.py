@@ -15,6 +15,7 @@ from cuplace.runtime.backends.sim.presets import HGX_H200
 from cuplace.runtime.backends.sim.storage import Range, RangeArena
 from cuplace.runtime.backends.sim.stream import Item, SimStream
 from cuplace.runtime.device import Device
+from cuplace.runtime.faults import Faults
 
 UNCHOSEN_DEVICES = 8
 
@@ -78,6 +79,10 @@ class SimBackend:
     def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         self._engine.take(self.links.download(device.gpu, array.nbytes))
         return array.copy()
+
+    def set_faults(self, faults: Faults) -> Faults:
+        """From now on this goes wrong (see ``cuplace.testing.faults``); what did before."""
+        return self.links.set_faults(faults)
 
     def close(self) -> None:
         """Nothing runs in the background."""

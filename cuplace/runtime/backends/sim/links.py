@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cuplace.runtime.backends.sim.faults import Faults
 from cuplace.runtime.backends.sim.fluid import Resource, Uses
 from cuplace.runtime.backends.sim.machine import Machine
+from cuplace.runtime.faults import NO_FAULTS, Faults
 from cuplace.runtime.task import Cost
 
 GIGA = 1e9
 MICRO = 1e-6
+
+
+Carrier = Callable[[Any, Any], None]
+"""``carrier(target, source)``: copies between equally shaped arrays."""
 
 
 class Engines:
@@ -78,14 +83,15 @@ class Links:
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
-        self.faults = Faults()
+        self.faults = NO_FAULTS
         self._cards: dict[int, _Card] = {}
         self._paths: dict[tuple[int, int], str] = {}
 
-    def set_faults(self, faults: Faults) -> None:
-        """From now on this is wrong. Paths are found out anew, as after a restart of the machine."""
-        self.faults = faults
+    def set_faults(self, faults: Faults) -> Faults:
+        """From now on this is wrong; what was wrong before. Paths are found out anew, as after a restart."""
+        before, self.faults = self.faults, faults
         self._paths.clear()
+        return before
 
     def _card(self, gpu: int) -> _Card:
         card = self._cards.get(gpu)
@@ -114,16 +120,17 @@ class Links:
             return "network"
         if self.machine.peer is None or self.faults.lacks_peer(source, target):
             return "staged"
-        pattern = np.arange(1, 65, dtype=np.uint8)
+        pattern = np.arange(1, 65, dtype=np.uint8)  # what is reached is not trusted before it delivers
         arrived = np.empty_like(pattern)
-        self.carry(source, target, "peer", pattern, arrived)
+        self._carrier(source, target, "peer")(arrived, pattern)
         return "peer" if np.array_equal(arrived, pattern) else "staged"
 
-    def carry(self, source: int, target: int, path: str, sent: Any, received: Any) -> None:
-        """Do what a copy does to memory."""
-        np.copyto(received, sent)
-        if path == "peer" and self.faults.corrupts(source, target):
-            received[...] = 0
+    def carrier(self, source: int, target: int) -> Carrier:
+        """What a copy between two GPUs that is enqueued now does to memory."""
+        return self._carrier(source, target, self.path(source, target))
+
+    def _carrier(self, source: int, target: int, path: str) -> Carrier:
+        return _lose if path == "peer" and self.faults.corrupts(source, target) else np.copyto
 
     # ------------------------------------------------------------------ demands
 
@@ -185,6 +192,10 @@ class Links:
         card = self._card(gpu)
         uses = ((card.down, 1.0), (card.both, 1.0))
         return Demand(self.machine.host.latency_us * MICRO, float(nbytes), uses, engines=(card.down_engines,))
+
+
+def _lose(target: Any, source: Any) -> None:
+    target[...] = 0
 
 
 def _over_host(one: _Card, other: _Card) -> Uses:

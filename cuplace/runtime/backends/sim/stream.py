@@ -102,7 +102,8 @@ class SimStream:
     def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
         one, other = self._pair
         demand = self._links.copy(one, other, target.nbytes)
-        self._queue(lambda: self._links.carry(one, other, path, source, target), needs, submission, demand)
+        carry = self._links.carrier(one, other)
+        self._queue(lambda: carry(target, source), needs, submission, demand)
 
     def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
         snapshot = np.array(source, dtype=target.dtype)

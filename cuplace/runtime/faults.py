@@ -1,4 +1,8 @@
-"""Faults: what is wrong with a simulated machine, on demand."""
+"""Faults: what goes wrong on demand, so that programs can be tested against it.
+
+A backend that can do that has a method ``set_faults(faults)``, which holds until its next call and returns the faults
+from before.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,17 @@ from collections.abc import Callable, Iterable, Mapping
 from cuplace import errors
 
 Pair = tuple[int, int]
-ALL = True
-"""In the place of pairs: every pair."""
 
 
 class Faults:
     """What goes wrong. Pairs are numbers of GPUs, (source, target).
 
     Attributes:
-        no_p2p: pairs that do not reach each other's memory; ``True`` for all.
+        no_p2p: pairs that do not reach each other's memory, in either direction; True for all pairs.
         corrupt_pair: pairs whose direct copies deliver zeros.
         slow_link: how many times slower copies of a pair are.
-        fail_op: the work that fails, by name (the operation, the jitted function), and which time, from 1; 0 for
-            every time. None where nothing fails.
+        fail_op: the work that fails: its name (the operation, the jitted function, with or without what it is
+            defined in), and which time, counted from 1 as work is enqueued; 0 for every time. None where nothing fails.
         oom_after: how many allocations succeed before all others fail; None where none does.
     """
 
@@ -29,16 +31,17 @@ class Faults:
         slow_link: Mapping[Pair, float] | None = None, fail_op: tuple[str, int] | None = None,
         oom_after: int | None = None,
     ) -> None:  # fmt: skip
-        self.no_p2p = ALL if no_p2p is True else frozenset(() if no_p2p is False else no_p2p)
+        self.no_p2p = no_p2p if isinstance(no_p2p, bool) else frozenset(no_p2p)
         self.corrupt_pair = frozenset(corrupt_pair)
         self.slow_link = dict(slow_link or {})
         self.fail_op = fail_op
         self.oom_after = oom_after
         self._lock = threading.Lock()
         self._times = 0
+        self._allocations = 0
 
     def lacks_peer(self, source: int, target: int) -> bool:
-        """Whether two GPUs do not reach each other's memory, in either direction."""
+        """Whether two GPUs do not reach each other's memory."""
         if isinstance(self.no_p2p, bool):
             return self.no_p2p
         return (source, target) in self.no_p2p or (target, source) in self.no_p2p
@@ -53,7 +56,7 @@ class Faults:
 
     def failure(self, name: str) -> Callable[[], None] | None:
         """What to run in the place of the work of this name that is being enqueued, where that is to fail."""
-        if self.fail_op is None or self.fail_op[0] != name:
+        if self.fail_op is None or self.fail_op[0] not in (name, name.rpartition(".")[2]):
             return None
         with self._lock:
             self._times += 1
@@ -73,6 +76,9 @@ class Faults:
         """
         if self.oom_after is not None:
             with self._lock:
-                if self.oom_after == 0:
+                self._allocations += 1
+                if self._allocations > self.oom_after:
                     raise MemoryError("out of memory on demand")
-                self.oom_after -= 1
+
+
+NO_FAULTS = Faults()
