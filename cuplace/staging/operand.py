@@ -17,6 +17,7 @@ from cuplace.array import dtypes
 from cuplace.array.array import Array
 from cuplace.array.key import OperandKey
 from cuplace.array.type import ArrayType, typeof
+from cuplace.ops.convert import convert
 from cuplace.placement.value import Interner
 from cuplace.runtime.config import config
 from cuplace.staging.program import Literal
@@ -147,4 +148,4 @@ def scalar_converter(kind: type, dtype: np.dtype) -> Callable[[Any], Any]:
 
 def _cast(value: Any, dtype: np.dtype) -> Any:
     with np.errstate(all="ignore"):
-        return np.asarray(value).astype(dtype)[()]
+        return convert(np, np.asarray(value), dtype)[()]

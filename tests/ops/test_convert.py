@@ -36,3 +36,18 @@ def test_complex_numbers_lose_their_imaginary_part_quietly() -> None:
 def test_placement_stays() -> None:
     out, _ = infer(CONVERT, [typed((4, 8), "x", "y")], {"dtype": np.dtype("int8"), "weak_type": True})
     assert repr(out) == "ShapedArray(int8[4@x,8@y], weak_type=True)"
+
+
+@pytest.mark.parametrize("source", ["float16", "float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
+def test_floats_beyond_an_integer_type_become_its_limits(source: str, target: str) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, -1.5, 2.75, -0.0]).astype(dtypes.as_dtype(getattr(ml_dtypes, source, source)))
+    limits = np.iinfo(target)
+    expected = [0, limits.max, limits.min, max(-1, limits.min), 2, 0]
+    assert CONVERT.compute(np, x, dtype=np.dtype(target), weak_type=False).tolist() == expected
+
+
+def test_the_largest_floats_that_fit() -> None:
+    x = np.float32([2.0**31, 2.0**31 - 128, -(2.0**31), -(2.0**31) - 256, 2.0**32])
+    made = CONVERT.compute(np, x, dtype=np.dtype("int32"), weak_type=False)
+    assert made.tolist() == [2**31 - 1, 2**31 - 128, -(2**31), -(2**31), 2**31 - 1]
