@@ -16,8 +16,11 @@ rules. The result is where the committed operands are, sharded as they are. All 
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from typing import Any
+
+import numpy as np
 
 from cuplace import errors
 from cuplace.array import dtypes
@@ -73,8 +76,20 @@ multiply = _binary("multiply", ops.MUL, "x * y; for bools, logical and.")
 divide = true_divide = _numbered_binary(
     "true_divide", ops.DIV, "x1 / x2 in floating point: integers become float32.", promote_inexact
 )
+
+
+def _promote_real(x: Tracer, y: Tracer) -> list[Tracer]:
+    operands = promote_numeric(x, y)
+    if dtypes.is_complex(operands[0].dtype):
+        raise errors.ArgumentTypeError(
+            "floor_divide does not support complex-valued inputs\n"
+            "Complex numbers have no order, hence no floor: divide, and round real and imaginary part."
+        )
+    return operands
+
+
 floor_divide = _numbered_binary(
-    "floor_divide", ops.FLOOR_DIVIDE, "The largest integer not above x1 / x2, in the operands' dtype.", promote_numeric
+    "floor_divide", ops.FLOOR_DIVIDE, "The largest integer not above x1 / x2, in the operands' dtype.", _promote_real
 )
 remainder = mod = _numbered_binary(
     "remainder", ops.REM, "x1 - floor_divide(x1, x2) * x2; it has the sign of x2.", promote_numeric
@@ -106,24 +121,28 @@ abs = absolute
 @eager("_power")
 def _power(x1: Any, x2: Any, /) -> Any:
     x, y = promote_numeric(x1, x2)
-    return bind(ops.INTEGER_POW if dtypes.is_integer(x.dtype) else ops.POW, x, y)
+    if dtypes.is_integer(x.dtype):
+        out = bind(ops.INTEGER_POW, x, y)
+        return cast(out, out.dtype)
+    out = bind(ops.POW, x, y)
+    # JAX does not promote a whole exponent with the base, so that its weakness alone does not make the result weak.
+    return cast(out, out.dtype, out.weak_type and (x2.weak_type or not dtypes.is_integer(x2.dtype)))
 
 
 @eager("_power", static=("n",))
 def _static_power(x1: Any, n: int) -> Any:
     """x1 to a whole power, by few multiplications."""
-    dtype, weak = dtypes.promote([(x1.dtype, x1.weak_type), dtypes.scalar_type(n)])
-    x = cast(x1, dtype, weak)
-    if n < 0 and dtypes.is_integer(dtype):
+    (x,) = promote_numeric(x1)
+    if n < 0 and dtypes.is_integer(x.dtype):
         raise errors.ArgumentTypeError(
             f"Integers cannot be raised to negative powers, got integer_pow({x.type}, {n})\n"
             "Raise a float: x.astype('float32') ** n, or x ** float(n)."
         )
     if n in _FEW_PRODUCTS:
         return _repeated(x, n)
-    if dtypes.is_integer(dtype):
+    if dtypes.is_integer(x.dtype):
         return bind(ops.INTEGER_POW, x, number(n, x))
-    return bind(ops.POW, x, number(n, x))
+    return bind(ops.POW, x, number(float(n), x))
 
 
 _FEW_PRODUCTS = (-2, -1, 1, 2, 3, 4, 8)
@@ -149,9 +168,9 @@ def power(x1: Any, x2: Any, /) -> Array:
         >>> power(2, 10)
         Array(1024, dtype=int32, weak_type=True)
     """
-    if type(x2) is not int:
+    if not isinstance(x2, int | np.integer):
         return _power(x1, x2)
-    return square(x1) if x2 == 2 else _static_power(x1, x2)
+    return square(x1) if x2 == 2 else _static_power(x1, int(x2))
 
 
 # --- comparisons and logic ---------------------------------------------------------------------------------
@@ -187,18 +206,22 @@ right_shift = bitwise_right_shift = _binary(
 )
 
 
-def _classify(name: str, op: Op, exact: Op, doc: str) -> Unary:
-    """A question about floats that integers answer all alike: as x != x (never), or x == x (always), does."""
+def _classify(name: str, op: Op, exact: Op, doc: str, strong: str = "") -> Unary:
+    """A question about floats that integers answer all alike: as x != x (never), or x == x (always), does.
+
+    ``strong`` are the kinds of numbers for which JAX's answer is never weak.
+    """
 
     def body(x: Any, /) -> Any:
-        return bind(op, x) if dtypes.is_inexact(x.dtype) else bind(exact, x, x)
+        answer = bind(op, x) if dtypes.is_inexact(x.dtype) else bind(exact, x, x)
+        return cast(answer, answer.dtype) if dtypes.kind(x.dtype) in strong else answer
 
     return eager(name)(_named(body, name, doc))
 
 
 isnan = _classify("isnan", ops.IS_NAN, ops.NE, "Whether x is NaN.")
-isinf = _classify("isinf", ops.IS_INF, ops.NE, "Whether x is infinite.")
-isfinite = _classify("isfinite", ops.IS_FINITE, ops.EQ, "Whether x is neither infinite nor NaN.")
+isinf = _classify("isinf", ops.IS_INF, ops.NE, "Whether x is infinite.", "biufc")
+isfinite = _classify("isfinite", ops.IS_FINITE, ops.EQ, "Whether x is neither infinite nor NaN.", "biu")
 
 
 # --- functions of mathematics ------------------------------------------------------------------------------
@@ -218,8 +241,20 @@ def exp2(x: Any, /) -> Any:
 expm1 = _unary("expm1", ops.EXPM1, "exp(x) - 1, exact for small x.")
 log = _unary("log", ops.LOG, "The natural logarithm.")
 log1p = _unary("log1p", ops.LOG1P, "log(1 + x), exact for small x.")
-log2 = _unary("log2", ops.LOG2, "The logarithm to the base 2.")
-log10 = _unary("log10", ops.LOG10, "The logarithm to the base 10.")
+
+
+def _logarithm(name: str, op: Op, doc: str) -> Unary:
+    """A logarithm to a base, which JAX divides by in a dtype that is not weak, so that the result is not either."""
+
+    def body(x: Any, /) -> Any:
+        (x,) = promote_inexact(x)
+        return cast(bind(op, x), x.dtype)
+
+    return eager(name)(_named(body, name, doc))
+
+
+log2 = _logarithm("log2", ops.LOG2, "The logarithm to the base 2.")
+log10 = _logarithm("log10", ops.LOG10, "The logarithm to the base 10.")
 sqrt = _unary("sqrt", ops.SQRT, "The square root.")
 sin = _unary("sin", ops.SIN, "The sine of x radians.")
 cos = _unary("cos", ops.COS, "The cosine of x radians.")
@@ -246,16 +281,7 @@ trunc = _rounding("trunc", ops.TRUNC, "x without its fraction. Integers stay as 
 
 
 @eager("round", static=("decimals",))
-def round(a: Any, decimals: int = 0) -> Any:
-    """Round to a number of decimals; halves go to the even neighbour. Integers stay as they are.
-
-    Raises:
-        NotImplementedError: for integers, where ``decimals`` is negative.
-
-    Example:
-        >>> round(2.5)
-        Array(2., dtype=float32, weak_type=True)
-    """
+def _round(a: Any, /, decimals: int) -> Any:
     if dtypes.is_integer(a.dtype) or a.dtype == dtypes.BOOL:
         if decimals < 0:
             raise NotImplementedError("integer np.round not implemented for decimals < 0")
@@ -264,6 +290,22 @@ def round(a: Any, decimals: int = 0) -> Any:
         return bind(ops.ROUND, a)
     factor = number(10.0**decimals, a)
     return bind(ops.DIV, bind(ops.ROUND, bind(ops.MUL, a, factor)), factor)
+
+
+def round(a: Any, decimals: int = 0, out: None = None) -> Array:
+    """Round to a number of decimals; halves go to the even neighbour. Integers stay as they are.
+
+    Raises:
+        NotImplementedError: for integers, where ``decimals`` is negative, and where ``out`` is given.
+        TypeError: ``decimals`` is no integer.
+
+    Example:
+        >>> round(2.5)
+        Array(2., dtype=float32, weak_type=True)
+    """
+    if out is not None:
+        raise NotImplementedError("The 'out' argument to jnp.round is not supported.")
+    return _round(a, operator.index(decimals))
 
 
 around = round
@@ -334,4 +376,4 @@ def isclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan:
     near = bind(ops.OR, near, bind(ops.EQ, a, b))
     if equal_nan:
         near = bind(ops.OR, near, bind(ops.AND, bind(ops.IS_NAN, a), bind(ops.IS_NAN, b)))
-    return near
+    return cast(near, near.dtype)

@@ -17,7 +17,7 @@ A public function is written as the body of a traced function and made eager by 
     def zeros(shape, dtype=None, *, device=None): ...
 
 The body sees only values of a trace (``Tracer``) for its array parameters and plain Python values for the static
-ones. None stays None, but is refused for positional-only parameters. Called while a function is being traced, the
+ones. None stays None, but is refused for parameters without a default. Called while a function is being traced, the
 body is simply run; called with arrays and numbers, it is traced, placed and executed. The parameter named by
 ``device`` is not given to the body (it gets None): it says where the results shall be, as ``out_shardings`` of
 ``jit`` does.
@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
 
 
+_CONTAINERS = (list, tuple, dict)
+
+
 def eager(
     name: str, *, static: tuple[str, ...] = (), sequences: tuple[str, ...] = (),
     labels: Mapping[str, str] | None = None, device: str | None = None,
@@ -58,7 +61,7 @@ def eager(
     Args:
         name: what errors and timelines call it.
         static: parameters whose values (hashable) the trace may depend on.
-        sequences: parameters that are lists, tuples or other pytrees of arrays; ``*args`` always are.
+        sequences: parameters that are lists or tuples of arrays; ``*args`` always are.
         labels: parameter names as errors shall print them, where they differ.
         device: the parameter that places the results.
     """
@@ -91,6 +94,14 @@ def _public(function: Eager) -> Callable[..., Any]:
 
     public.eager = function  # type: ignore[attr-defined]
     return public
+
+
+def not_an_array(name: str, value: Any, position: int) -> errors.ArgumentTypeError:
+    """The error for a list, or None, where the function ``name`` wants an array."""
+    return errors.ArgumentTypeError(
+        f"{name} requires ndarray or scalar arguments, got {type(value)} at position {position}.\n"
+        "Make an array of it first, with cuplace.numpy.array."
+    )
 
 
 def operator_of(function: Callable[..., Any], takes: Callable[[Any, Any], bool], swapped: bool) -> Callable[..., Any]:
@@ -246,15 +257,15 @@ class Eager:
     def _check(self, values: Mapping[str, Any]) -> None:
         for position, name in enumerate(self._arrays):
             value = values[name]
-            missing = value is None and name in self._signature.operands
-            if missing or (name not in self._sequences and isinstance(value, list | tuple | dict)):
-                raise self._not_an_array(value, position)
+            if name in self._sequences:
+                self._check_items(value)
+            elif isinstance(value, _CONTAINERS) or (value is None and name in self._signature.required):
+                raise not_an_array(self.name, value, position)
 
-    def _not_an_array(self, value: Any, position: int) -> errors.ArgumentTypeError:
-        return errors.ArgumentTypeError(
-            f"{self.name} requires ndarray or scalar arguments, got {type(value)} at position {position}.\n"
-            "Make an array of it first, with cuplace.numpy.array."
-        )
+    def _check_items(self, values: Any) -> None:
+        for position, value in enumerate(values):
+            if value is None or isinstance(value, _CONTAINERS):
+                raise not_an_array(self.name, value, position)
 
     def _target(self, values: Mapping[str, Any]) -> Sharding | None:
         if self._device is None:

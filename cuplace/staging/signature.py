@@ -16,7 +16,7 @@ class Signature:
     Attributes:
         names: of all parameters, in order, that of ``*args`` among them. There is no ``**kwargs``.
         rest: the name of ``*args``, or None.
-        operands: the positional-only parameters.
+        required: the parameters that every call gives a value, ``*args`` aside.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -30,7 +30,7 @@ class Signature:
             [p.name for p in parameters if p.kind in (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)]
         )
         self.rest = next((p.name for p in parameters if p.kind is Parameter.VAR_POSITIONAL), None)
-        self.operands = frozenset([p.name for p in parameters if p.kind is Parameter.POSITIONAL_ONLY])
+        self.required = frozenset([p.name for p in parameters if p.default is Parameter.empty]) - {self.rest}
         self._keyword_only = tuple([p.name for p in parameters if p.kind is Parameter.KEYWORD_ONLY])
         self._defaults = {p.name: _MISSING if p.default is Parameter.empty else p.default for p in parameters}
         if self.rest is not None:

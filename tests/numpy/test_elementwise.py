@@ -99,10 +99,13 @@ def test_powers(platform: Platform) -> None:
     assert jnp.power(jnp.int32(3), 4).dtype == jnp.int32
     assert jnp.power(True, 3).dtype == jnp.int32
     assert int(jnp.power(jnp.int32(3), 40)) == 689956897
-    with pytest.raises(
-        TypeError, match=r"^Integers cannot be raised to negative powers, got integer_pow\(int32\[\], -1\)"
-    ):
-        jnp.power(jnp.int32(2), -1)
+    assert np.isinf(jnp.power(1.5, 10**12))
+    assert jnp.power(jnp.int8([2, 3]), np.int64(3)).dtype == jnp.int8
+    for one in (-1, np.int8(-1)):
+        with pytest.raises(
+            TypeError, match=r"^Integers cannot be raised to negative powers, got integer_pow\(int32\[\], -1\)"
+        ):
+            jnp.power(jnp.int32(2), one)
 
 
 @only_cpu
@@ -154,6 +157,10 @@ def test_uint8_wraps(platform: Platform) -> None:
         (lambda: jnp.sin((1,)), r"^sin requires ndarray or scalar arguments, got <class 'tuple'> at position 0\."),
         (lambda: jnp.subtract(True, True), r"^sub does not accept dtype bool at position 0\."),
         (lambda: jnp.negative(True), r"^neg does not accept dtype bool\."),
+        (lambda: jnp.round(None), r"^round requires ndarray or scalar arguments, got <class 'NoneType'> at position 0"),
+        (lambda: jnp.isclose(1, None), r"^isclose requires ndarray or scalar arguments, got <class 'NoneType'> at"),
+        (lambda: jnp.round(2.5, 1.0), r"^'float' object cannot be interpreted as an integer"),
+        (lambda: jnp.floor_divide(1j, 2), r"^floor_divide does not support complex-valued inputs"),
         (lambda: jnp.bitwise_and(1.0, 2), r"^and does not accept dtype float32 at position 0\."),
     ],
 )

@@ -31,6 +31,7 @@ def test_too_many_arguments_are_refused_without_a_rest():
         Signature(lambda x: x).bind((1, 2), {})
 
 
-def test_operands_are_the_positional_only_parameters():
-    assert Signature(example).operands == {"a", "b"}
+def test_required_parameters_have_no_default():
+    assert Signature(example).required == {"a"}
+    assert Signature(lambda a, b, /, c, *, d, e=1: 0).required == {"a", "b", "c", "d"}
     assert Signature(example).names == ("a", "b", "c", "rest", "d")
