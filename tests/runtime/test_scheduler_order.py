@@ -55,7 +55,7 @@ def test_short_memory_makes_programs_wait_and_fail_and_go_on(platform: Platform)
     """What the test above relies on: the limit is reached, blocks are waited for, and calls run out of memory."""
     config.update("max_device_bytes", 2500)
     programs = [run(platform, seed, latches=False) for seed in range(8)]
-    if platform.name != "cuda":  # a fake GPU may be quick enough for every block to be complete
+    if platform.name == "sim":  # threads and fake GPUs may be quick enough for every block to be complete
         assert sum(device.memory.memory_waits for device in platform.devices) > 0
     assert sum(program.out_of_memory for program in programs) > 0
     assert all(device.memory.peak <= 2500 for device in platform.devices)
