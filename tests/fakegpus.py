@@ -107,7 +107,7 @@ def _teach() -> None:
     hooks.kernel_access = fakecuda.kernel_access
     hooks.library = fakecuda.library_call
 
-    is_done, query = lane.CudaEvent.done.fget, lane.query
+    is_done, complete = lane.CudaEvent.done.fget, lane.Lane.complete
     died, park = Buffer.__del__, Scheduler._park
 
     def watched_done(event: Any) -> bool:
@@ -116,11 +116,9 @@ def _teach() -> None:
             fakecuda.take_over(id(event.lane))
         return done
 
-    def watched_query(event: Any) -> bool:
-        done = query(event)
-        if done:
-            fakecuda.hand_on(id(event.lane))
-        return done
+    def watched_complete(self: Any, seq: int) -> None:
+        fakecuda.hand_on(id(self))  # before other threads can see it
+        complete(self, seq)
 
     def watched_death(buffer: Buffer) -> None:
         fakecuda.hand_on(id(buffer.block.graveyard))
@@ -131,6 +129,6 @@ def _teach() -> None:
         park(scheduler)
 
     lane.CudaEvent.done = property(watched_done)  # type: ignore[assignment]
-    lane.query = watched_query
+    lane.Lane.complete = watched_complete  # type: ignore[method-assign]
     Buffer.__del__ = watched_death  # type: ignore[method-assign]
     Scheduler._park = watched_park  # type: ignore[method-assign]

@@ -10,6 +10,7 @@ from cupy.cuda import runtime
 from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.lane import CudaEvent
 from cuplace.runtime.backends.cuda.pieces import pieces
+from cuplace.runtime.backends.cuda.ring import MOST_PIECES
 from cuplace.runtime.backends.cuda.strided import StridedCopy, contiguous_strides, strided_copy
 from cuplace.runtime.memory import TRANSFER
 
@@ -131,9 +132,9 @@ class StagedMover(Mover):
         ring, arrival = self._ring, self._arrival
         if not target.nbytes:
             return
-        piece = min(ring.piece, target.nbytes)
+        piece = ring.piece_for(target.nbytes)
         cut = list(pieces(target.shape, target.itemsize, piece))
-        count = min(len(cut), ring.largest // piece)
+        count = min(len(cut), MOST_PIECES)
         block = ring.acquire_in_order(piece * count, stream.lane.wait)
         stream.until_recorded(lambda event: ring.release(block, (event,)))
         there = _Packing(self._source, stream, stream.lane, piece)

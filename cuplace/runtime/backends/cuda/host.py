@@ -58,7 +58,7 @@ class HostCopies:
 
     def _fill(self, stream: CudaStream, source: Host, address: int, target: Any) -> None:
         """Copy the source piece by piece into blocks of the ring, and each from there while the next is copied."""
-        dtype, piece = target.dtype, self._ring.piece
+        dtype, piece = target.dtype, self._ring.piece_for(target.nbytes)
         if target.nbytes <= piece:
             self._send(stream, source, address, target.nbytes, dtype)
             return
@@ -83,8 +83,8 @@ class HostCopies:
     def _drain(self, stream: CudaStream, address: int, host: Host) -> None:
         """Copy to the ring piece by piece, and from there to the array while the next piece is on its way."""
         ring, lane = self._ring, stream.lane
-        parts = [host[part] for part in pieces(host.shape, host.itemsize, ring.piece)]
-        size = min(ring.piece, host.nbytes)
+        size = ring.piece_for(host.nbytes)
+        parts = [host[part] for part in pieces(host.shape, host.itemsize, size)]
         block = None
         try:
             with Uninterrupted():

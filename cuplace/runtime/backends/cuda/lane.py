@@ -135,6 +135,11 @@ class Lane:
                 raise
             self.gpu.failed(failure)
 
+    def complete(self, seq: int) -> None:
+        """Note that the events up to this number are complete."""
+        if seq > self.completed:
+            self.completed = seq
+
     def note(self, submission: Submission) -> None:
         """Remember what is being enqueued, for the report if the GPU is lost."""
         self.recent.append((self._issued + 1, submission))
@@ -150,7 +155,7 @@ class Lane:
         try:
             runtime.streamSynchronize(self.ptr)
             runtime.streamDestroy(self.ptr)
-            self.completed = self._issued
+            self.complete(self._issued)
         except runtime.CUDARuntimeError as failure:
             self.gpu.failed(failure)
 
@@ -164,8 +169,7 @@ def query(event: CudaEvent) -> bool:
     if status == NOT_READY:
         return False
     if status == 0:
-        if event.seq > lane.completed:
-            lane.completed = event.seq
+        lane.complete(event.seq)
         return True
     lane.gpu.failed(runtime.CUDARuntimeError(status))
     return True

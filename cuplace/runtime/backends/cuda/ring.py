@@ -28,8 +28,10 @@ FIRST_SLAB_BYTES = 8 << 20
 SLAB_BYTES = 64 << 20
 """The ring grows by this much: pinning takes the driver about half a millisecond a MiB, so little at first."""
 
-_PIECES = 8  # pieces of a slab: filling one overlaps with copying others
-_MOST_PIECES = 4  # pieces of the largest block
+MOST_PIECES = 4
+"""Pieces of the largest block that a caller may ask for."""
+
+_PIECES = 2 * MOST_PIECES  # pieces of a slab: filling one overlaps with copying others, and any block fits somewhere
 
 
 class Slab:
@@ -106,25 +108,31 @@ class PinnedRing:
         self._synchronize = synchronize
         self._changed = threading.Condition(threading.Lock())
         self._slabs: list[Slab] = []
+        self._largest = 0  # bytes of the largest slab
+        self._may_grow = True
         self._resting: dict[int, deque[PinnedBlock]] = {}  # by size, the blocks that came back, the oldest first
         self._turns = itertools.count()
 
-    @property
-    def piece(self) -> int:
-        """What larger copies are cut into, in bytes."""
-        return max(min(self.limit, SLAB_BYTES) // _PIECES // ALIGNMENT, 1) * ALIGNMENT
+    def piece_for(self, nbytes: int) -> int:
+        """What a copy of so many bytes is cut into: pieces of at most so many bytes.
 
-    @property
-    def largest(self) -> int:
-        """The largest block, in bytes: a few pieces, for copies that come by two steps."""
-        return self.piece * _MOST_PIECES
+        Raises:
+            MemoryError: there is no pinned memory at all.
+        """
+        with self._changed:
+            if not self._largest:
+                self._grow(ALIGNMENT)
+            if nbytes > self._largest // _PIECES and self._largest < SLAB_BYTES:
+                self._grow(SLAB_BYTES)
+        return min(nbytes, max(self._largest // _PIECES // ALIGNMENT, 1) * ALIGNMENT)
 
     @property
     def pinned_bytes(self) -> int:
         return sum(slab.nbytes for slab in self._slabs)
 
     def acquire(self, nbytes: int) -> PinnedBlock:
-        """A block of at least ``nbytes`` (at most ``largest``) that nothing uses; waits while the ring is full.
+        """A block of at least ``nbytes`` (at most ``MOST_PIECES`` pieces) that nothing uses; waits while the ring is
+        full.
 
         Raises:
             MemoryError: there is no pinned memory at all.
@@ -178,6 +186,8 @@ class PinnedRing:
             self._slabs = [slab for slab in self._slabs if slab not in unused]
             for slab in unused:
                 self._free(slab.address)
+            self._largest = max([slab.nbytes for slab in self._slabs], default=0)
+            self._may_grow = True
             return sum(slab.nbytes for slab in unused)
 
     def _rested(self, size: int) -> PinnedBlock | None:
@@ -197,22 +207,25 @@ class PinnedRing:
             start = slab.carve(size)
             if start is not None:
                 return PinnedBlock(slab, start, size)
-        if self._grow(size) or self._collect():
+        if self._collect() or self._grow(size):
             return self._carved(size)
         return None
 
     def _grow(self, size: int) -> bool:
+        """Add a slab of at least ``size``, if the limit and the driver allow it."""
         pinned = self.pinned_bytes
-        nbytes = max(min(SLAB_BYTES if pinned else FIRST_SLAB_BYTES, self.limit - pinned), size)
-        if pinned and pinned + nbytes > self.limit:
+        nbytes = min(max(SLAB_BYTES if pinned else FIRST_SLAB_BYTES, size), self.limit - pinned)
+        if pinned and (not self._may_grow or nbytes < size):
             return False
         try:
             address = self._allocate(nbytes)
         except MemoryError:
             if pinned:
-                return False  # then what is there must do
+                self._may_grow = False  # what is there must do
+                return False
             raise
         self._slabs.append(Slab(address, nbytes))
+        self._largest = max(self._largest, nbytes)
         self.peak = max(self.peak, pinned + nbytes)
         return True
 

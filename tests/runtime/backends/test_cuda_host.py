@@ -1,0 +1,231 @@
+"""Host arrays on their way to GPUs and back: values as of the call, bounded memory, and who waits for what."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import cuplace
+import cuplace.numpy as jnp
+from cuplace import NamedSharding, P
+from cuplace.runtime.config import config
+from cuplace.runtime.platform import Platform, activated
+from tests import fakecuda, fakegpus
+from tests.fakegpus import CASES, Case
+from tests.runtime.streams import ADD_ONE, compute, finish, in_threads, put, read
+
+MIB = 1 << 20
+EAGER = Case("eager")
+
+
+def labels(case: Case) -> str:
+    return case.label
+
+
+def numbers(*shape: int) -> np.ndarray[Any, Any]:
+    return np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+
+
+Opener = Callable[..., Platform]
+
+
+@pytest.fixture
+def open_small(fake_gpus: None, restored_config: None) -> Iterator[Opener]:
+    """Opens the platform with a small ring, and closes it at the end of the test."""
+    opened = []
+
+    def open_it(staging_bytes: int = 256 * MIB, case: Case = EAGER) -> Platform:
+        config.update("staging_bytes", staging_bytes)
+        opened.append(fakegpus.open_fake(case))
+        return opened[-1]
+
+    yield open_it
+    for platform in opened:
+        platform.scheduler.release_latches()
+        platform.close()
+    fakegpus.assert_no_reports()
+
+
+# ---------------------------------------------------------------------- values
+
+
+LAYOUTS = {
+    "contiguous": lambda count: np.arange(count, dtype=np.float32),
+    "strided": lambda count: np.arange(2 * count, dtype=np.float32)[::2],
+    "reversed": lambda count: np.arange(count, dtype=np.float32)[::-1],
+    "fortran": lambda count: np.asfortranarray(np.arange(count, dtype=np.float32).reshape(2, -1)),
+    "wider": lambda count: np.arange(count, dtype=np.float64),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("count", [2, 256, MIB // 4, 10 * MIB // 4])
+@pytest.mark.parametrize("case", [Case("eager"), Case("lazy")], ids=labels)
+def test_the_value_is_as_of_the_call(open_small: Opener, layout: str, count: int, case: Case) -> None:
+    """8 bytes to 10 MiB through a ring of 16 MiB, with the stream held; the source is overwritten at once."""
+    platform = open_small(16 * MIB, case)
+    device = platform.devices[0]
+    host = LAYOUTS[layout](count)
+    expected = host.astype(np.float32)
+    buffer = platform.scheduler.allocate(device, host.shape, np.dtype(np.float32))
+    latch = platform.scheduler.hold(device.upload)
+    platform.scheduler.upload(buffer, host)
+    host[...] = -1
+    assert not platform.scheduler.is_ready([buffer])
+    latch.release()
+    np.testing.assert_array_equal(read(buffer), expected)
+
+
+@pytest.mark.deep
+def test_the_value_of_a_large_source_is_as_of_the_call(cuda: Platform) -> None:
+    """300 MiB do not fit into the ring: the call waits for the latch, which another thread releases."""
+    host = np.arange(300 * MIB // 4, dtype=np.float32)
+    latch = cuda.scheduler.hold(cuda.devices[0].upload)
+    release = threading.Timer(0.5, latch.release)
+    release.start()
+    buffer = put(cuda.devices[0], host, np.float32)
+    assert not latch.held
+    host[...] = -1
+    np.testing.assert_array_equal(read(buffer), np.arange(300 * MIB // 4, dtype=np.float32))
+
+
+def test_a_file_larger_than_the_ring_is_read_piece_by_piece(open_small: Opener, tmp_path: Path) -> None:
+    np.arange(3 * MIB, dtype=np.int32).tofile(tmp_path / "values")
+    platform = open_small(MIB)
+    mapped = np.memmap(tmp_path / "values", np.int32, "r", shape=(1024, 3072))
+    buffer = put(platform.devices[1], mapped, np.int32)
+    np.testing.assert_array_equal(read(buffer), mapped)
+    backend: Any = platform.backend
+    assert backend.ring.peak <= MIB
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (3, 0, 2), (1000, 1001), (2, 3, 100_003)], ids=str)
+def test_what_goes_up_comes_down(open_small: Opener, shape: tuple[int, ...]) -> None:
+    platform = open_small(MIB)
+    values = numbers(*shape)
+    np.testing.assert_array_equal(read(put(platform.devices[0], values, np.float32)), values)
+
+
+def test_threads_may_read_at_the_same_time(open_small: Opener) -> None:
+    """More threads than the ring has blocks for; each gets its own values."""
+    platform = open_small(64 << 10, Case("threads"))
+    buffers = [put(platform.devices[i % 2], numbers(50_000) + i, np.float32) for i in range(12)]
+    found = in_threads([lambda buffer=buffer: read(buffer) for buffer in buffers])  # type: ignore[misc]
+    for i, values in enumerate(found):
+        np.testing.assert_array_equal(values, numbers(50_000) + i)
+
+
+# ---------------------------------------------------------------------- bounds
+
+
+@pytest.mark.parametrize("case", [Case("eager"), Case("lazy"), Case("random", 3)], ids=labels)
+def test_many_puts_without_a_wait_stay_bounded(open_small: Opener, case: Case) -> None:
+    config.update("max_inflight_bytes", 32 * MIB)
+    platform = open_small(8 * MIB, case)
+    device = platform.devices[0]
+    values = np.zeros(MIB // 8)
+    fakecuda.reset_counters()
+    before = fakecuda.counters()
+    for i in range(1000):
+        values[0] = i
+        last = put(device, values, np.float64)
+    counted = fakecuda.counters()
+    assert counted.pinned.peak - before.pinned.used <= 8 * MIB
+    assert counted.devices[0].peak - before.devices[0].used <= 2 * 32 * MIB
+    assert read(last)[0] == 999
+
+
+def test_a_full_ring_makes_the_caller_wait_and_counts_it(open_small: Opener) -> None:
+    platform = open_small(MIB)
+    backend: Any = platform.backend
+    device = platform.devices[0]
+    latch = platform.scheduler.hold(device.upload)
+    threading.Timer(0.05, latch.release).start()
+    buffers = [put(device, numbers(MIB // 16) + i, np.float32) for i in range(5)]
+    assert backend.ring.pressure_waits == 1
+    for i, buffer in enumerate(buffers):
+        np.testing.assert_array_equal(read(buffer), numbers(MIB // 16) + i)
+
+
+def test_a_ring_that_cannot_grow_does_with_what_it_has(open_small: Opener) -> None:
+    platform = open_small()
+    device = platform.devices[0]
+    put(device, numbers(4))
+    fakecuda.faults.fail_pinned_allocation(count=1000)
+    values = numbers(5 * MIB)
+    np.testing.assert_array_equal(read(put(device, values, np.float32)), values)
+    fakecuda.faults.clear()
+
+
+def test_without_any_pinned_memory_a_put_fails_and_leaves_the_platform_healthy(open_small: Opener) -> None:
+    platform = open_small()
+    fakecuda.faults.fail_pinned_allocation(count=1000)
+    with pytest.raises(MemoryError, match="could not be pinned"):
+        put(platform.devices[0], numbers(4))
+    fakecuda.faults.clear()
+    np.testing.assert_array_equal(read(put(platform.devices[0], numbers(4), np.float32)), numbers(4))
+
+
+def test_pinned_memory_goes_back_when_it_is_asked_for(cuda: Platform) -> None:
+    read(put(cuda.devices[0], numbers(4)))
+    backend: Any = cuda.backend
+    before = fakecuda.counters().pinned.used
+    freed = backend.ring.free_unused()
+    assert freed > 0
+    assert fakecuda.counters().pinned.used == before - freed
+    read(put(cuda.devices[0], numbers(4)))
+
+
+# ---------------------------------------------------------------------- nothing waits
+
+
+@pytest.mark.parametrize("case", CASES, ids=labels)
+def test_puts_ops_and_jitted_calls_never_wait(open_small: Opener, case: Case) -> None:
+    """Counted by the fake: no blocking call, no call that may wait for a device, no byte to the host."""
+    platform = open_small(case=case)
+    with activated(platform):
+        mesh = cuplace.make_mesh((4,), ("x",), devices=platform.devices[:4])
+        other = cuplace.make_mesh((2, 2), ("a", "b"), devices=platform.devices[4:])
+        step = cuplace.jit(lambda x: jnp.sin(x) * 2 + 1)
+
+        def program(values: np.ndarray[Any, Any]) -> list[Any]:
+            x = cuplace.device_put(values, NamedSharding(mesh, P("x", None)))
+            y = cuplace.device_put(step(x + x), NamedSharding(other, P("b", "a")))
+            z = cuplace.device_put(y * y, NamedSharding(mesh, P(None, "x")))
+            return [x, y, z, cuplace.device_put(z, platform.devices[7])]
+
+        values = numbers(64, 64) / 1000
+        for array in program(values):  # compiles kernels, finds paths, grows pools
+            array.block_until_ready()
+        fakecuda.reset_counters()
+        results = program(values)
+        counted = fakecuda.counters()
+        assert counted.blocking == {}
+        assert counted.bytes["d2h"] == (0 if case.peers else counted.bytes["d2h"])
+        assert not {name for name in counted.implicit if "Free" in name or "Module" in name}
+        y = np.sin(2 * values.astype(np.float32)) * 2 + 1
+        for result, expected in zip(results, (values, y, y * y, y * y), strict=True):
+            np.testing.assert_allclose(np.asarray(result), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_call_on_a_busy_gpu_returns(cuda: Platform) -> None:
+    """All streams of a GPU are held; puts, moves and computations return all the same."""
+    device, other = cuda.devices[:2]
+    source = put(device, numbers(100))
+    move_stream = device.transfer_to(other)
+    read(source)
+    latches = [cuda.scheduler.hold(stream) for stream in (*device.streams(), *other.streams(), move_stream)]
+    fakecuda.reset_counters()
+    later = [compute(ADD_ONE, put(device, numbers(100) + i)) for i in range(10)]
+    assert fakecuda.counters().blocking == {}
+    assert not any(cuda.scheduler.is_ready([buffer]) for buffer in later)
+    for latch in latches:
+        latch.release()
+    for i, buffer in enumerate(later):
+        np.testing.assert_array_equal(read(buffer), numbers(100) + i + 1)
+    finish(cuda)
