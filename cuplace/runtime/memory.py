@@ -242,12 +242,16 @@ class DeviceMemory:
     def _all(self) -> tuple[Arena, ...]:
         return (*self.arenas.values(), self.foreign)
 
+    def out_of_memory(self, nbytes: int, what: str, limit: int | None = None) -> errors.OutOfMemoryError:
+        """The error that says that there are no ``nbytes`` for ``what``, with a table of the largest live buffers."""
+        live = sorted((block for arena in self.arenas.values() for block in arena.live), key=lambda b: -b.nbytes)
+        rows = [(block.nbytes, f"{block.dtype}{list(block.shape)}") for block in live[:8]]
+        return errors.OutOfMemoryError(str(self.device), nbytes, what, self.in_use, limit, rows)
+
     def _out_of_memory(
         self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int | None
     ) -> errors.OutOfMemoryError:
-        live = sorted((block for arena in self.arenas.values() for block in arena.live), key=lambda b: -b.nbytes)
-        rows = [(block.nbytes, f"{block.dtype}{list(block.shape)}") for block in live[:8]]
-        return errors.OutOfMemoryError(str(self.device), nbytes, f"{dtype}{list(shape)}", self.in_use, limit, rows)
+        return self.out_of_memory(nbytes, f"{dtype}{list(shape)}", limit)
 
 
 def _age(parked: Parked) -> int:

@@ -53,9 +53,9 @@ class CudaBackend:
         self.gpus = [Gpu(ordinal, count - 1, self._find_lost) for ordinal in range(count)]
         self.device_kind = self.gpus[0].name
         self.xp: Any = ArrayModule()
-        self.ring = PinnedRing(config.staging_bytes, _pin, runtime.freeHost, lane.query, lane.synchronize)
+        self.ring = PinnedRing(config.staging_bytes, self._pin, self._unpin, lane.query, lane.synchronize)
         self._host = HostCopies(self.ring)
-        self._latches = Latches(_pin, runtime.freeHost)
+        self._latches = Latches(self._pin, self._unpin)
         self.links = Links(self._host)
         self._loaded: set[int] = set()
         self._making = threading.RLock()  # streams to other devices are made by whichever thread needs them first
@@ -72,7 +72,10 @@ class CudaBackend:
 
     def stream(self, device: Device, role: str, peer: Device | None = None) -> CudaStream:
         with self._making:
-            return self._make_stream(device, role, peer)
+            try:
+                return self._make_stream(device, role, peer)
+            except runtime.CUDARuntimeError as error:
+                raise self.gpus[device.gpu].failed(error) from None
 
     def _make_stream(self, device: Device, role: str, peer: Device | None) -> CudaStream:
         gpu = self._gpu(device)
@@ -147,9 +150,19 @@ class CudaBackend:
         found = [gpu.check() for gpu in self.gpus]
         return next((error for error in found if error is not None), None)
 
+    def _pin(self, nbytes: int) -> int:
+        try:
+            with self._healthy_gpu().device:
+                return int(runtime.hostAlloc(nbytes, _PORTABLE_MAPPED))
+        except runtime.CUDARuntimeError as error:
+            raise MemoryError(f"{nbytes:,} bytes of host memory could not be pinned: {error}") from error
 
-def _pin(nbytes: int) -> int:
-    try:
-        return int(runtime.hostAlloc(nbytes, _PORTABLE_MAPPED))
-    except runtime.CUDARuntimeError as error:
-        raise MemoryError(f"{nbytes:,} bytes of host memory could not be pinned: {error}") from error
+    def _unpin(self, address: int) -> None:
+        gpu = self._healthy_gpu()
+        if gpu.lost is None:
+            with gpu.device:
+                runtime.freeHost(address)
+
+    def _healthy_gpu(self) -> Gpu:
+        """A GPU that is not lost, for calls that need no certain one; the first one if there is none."""
+        return next((gpu for gpu in self.gpus if gpu.lost is None), self.gpus[0])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import cupy
 import numpy as np
 
 from cuplace import errors
@@ -165,5 +166,8 @@ class CudaStream:
             memory.trim()
             with lane.device, lane.on:
                 work(reads, writes, scalars)
+        except cupy.cuda.memory.OutOfMemoryError as again:
+            needed = getattr(again, "_size", 0)
+            self._fails(memory.out_of_memory(needed, f"temporary memory of {submission.name!r}"), submission)
         except Exception as again:
             self._fails(again, submission)
