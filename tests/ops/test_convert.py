@@ -41,7 +41,8 @@ def test_placement_stays() -> None:
 @pytest.mark.parametrize("source", ["float16", "float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("target", ["int8", "uint8", "int16", "int32", "uint32", "int64"])
 def test_floats_beyond_an_integer_type_become_its_limits(source: str, target: str) -> None:
-    x = np.array([np.nan, np.inf, -np.inf, -1.5, 2.75, -0.0]).astype(dtypes.as_dtype(getattr(ml_dtypes, source, source)))
+    dtype = dtypes.as_dtype(getattr(ml_dtypes, source, source))
+    x = np.array([np.nan, np.inf, -np.inf, -1.5, 2.75, -0.0]).astype(dtype)
     limits = np.iinfo(target)
     expected = [0, limits.max, limits.min, max(-1, limits.min), 2, 0]
     assert CONVERT.compute(np, x, dtype=np.dtype(target), weak_type=False).tolist() == expected
