@@ -96,8 +96,8 @@ class Array(metaclass=ArrayMeta):
                 view._consume(how, line)
 
     def _live(self) -> list[Buffer]:
-        """The buffers. Raises DeletedArrayError where there are none any more."""
-        buffers = self._buffers
+        """The buffers as of now, whatever other threads delete. Raises DeletedArrayError where there are none."""
+        buffers = self._buffers.copy()
         if not buffers:
             raise deleted_error(self)
         return buffers
@@ -334,7 +334,7 @@ class Array(metaclass=ArrayMeta):
         return format(value[()] if value.ndim == 0 else value, spec)
 
     def __copy__(self) -> Array:
-        return Array._make(list(self._live()), self._key, self._origin)
+        return Array._make(self._live(), self._key, self._origin)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Array:
         return self.__copy__()

@@ -138,7 +138,7 @@ class _Put:
         value, how = self.value, self.how
         if isinstance(how, Route):
             if self.donate and how.plan is None:
-                return Array._make(list(value._live()), how.key, line)
+                return Array._make(value._live(), how.key, line)
             return _carry_out(value, how, line)
         if isinstance(how, OperandKey):
             return _upload(value, how, line)

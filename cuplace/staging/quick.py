@@ -35,7 +35,7 @@ def quick_run(
     nothing = [()] * len(devices)
 
     def run(operands: Sequence[Any]) -> list[Array]:
-        given = [operands[i]._buffers for i in reads]
+        given = [operands[i]._buffers.copy() for i in reads]  # another thread may delete an operand now
         if not all(given):
             raise _deleted([operands[i] for i in reads])
         scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()

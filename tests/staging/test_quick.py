@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -72,3 +74,18 @@ def test_one_submission_each(platform):
         jnp.sin(x)
     assert [(s.kind, s.name) for s in submissions] == [("compute", "add"), ("compute", "add"), ("compute", "sin")]
     assert all(s.line.function == "test_one_submission_each" for s in submissions)
+
+
+def test_an_array_that_another_thread_deletes_is_there_or_deleted(platform):
+    at = on(places(platform).full, "x")
+    for _ in range(100):
+        x = cuplace.device_put(numbers(8), at)
+        deleting = threading.Thread(target=x.delete)
+        deleting.start()
+        try:
+            y = x + x
+        except cuplace.errors.DeletedArrayError:
+            y = None
+        deleting.join()
+        if y is not None:
+            np.testing.assert_array_equal(np.asarray(y), 2 * numbers(8))
