@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from types import ModuleType
 from typing import Any
@@ -140,6 +141,35 @@ def test_rows_and_slices_are_copied_between_all_kinds_of_memory(cp: ModuleType, 
     expected = np.zeros((4, 8), np.uint8)
     expected[:, 1:4] = values[:, 2:5]
     assert np.array_equal(x.get(stream=stream), expected)
+
+
+class CopyParms(ctypes.Structure):
+    """``cudaMemcpy3DParms``."""
+
+    _fields_ = [
+        ("source_array", ctypes.c_void_p), ("source_position", ctypes.c_size_t * 3), ("source", ctypes.c_size_t * 4),
+        ("target_array", ctypes.c_void_p), ("target_position", ctypes.c_size_t * 3), ("target", ctypes.c_size_t * 4),
+        ("extent", ctypes.c_size_t * 3), ("kind", ctypes.c_int),
+    ]  # fmt: skip
+
+
+def test_slices_are_copied(cp: ModuleType, clean: None, mode: str) -> None:
+    stream = cp.cuda.Stream(non_blocking=True)
+    with stream:
+        x = cp.arange(3 * 4 * 8, dtype=cp.uint8).reshape(3, 4, 8)
+        y = cp.zeros((2, 3, 16), cp.uint8)
+        three = ctypes.c_size_t * 3
+        parms = CopyParms(
+            None, three(2, 1, 1), (x.data.ptr, 8, 8, 4),
+            None, three(5, 0, 0), (y.data.ptr, 16, 16, 3),
+            three(4, 3, 2), DEFAULT,
+        )  # fmt: skip
+        cp.cuda.runtime.memcpy3DAsync(ctypes.addressof(parms), stream.ptr)
+        (copy,) = [copy for copy in fakecuda.copies() if copy.slices == 2]
+    expected = np.zeros((2, 3, 16), np.uint8)
+    expected[:, :, 5:9] = x.get(stream=stream)[1:, 1:, 2:6]
+    assert np.array_equal(y.get(stream=stream), expected)
+    assert (copy.nbytes, copy.width, copy.rows) == (24, 4, 3)
 
 
 # --- refusals ----------------------------------------------------------------------------------------------

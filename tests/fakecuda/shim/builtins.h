@@ -30,7 +30,7 @@ To bits(From value) {
   return result;
 }
 
-// The value of the lane that `pick(lane)` names, where it is one of the thread's section of `width` lanes; else its own.
+// The value of the lane that `pick` names, where it is one of the thread's section of `width` lanes; else its own.
 template <class T, class Pick>
 T shuffle(unsigned mask, T value, int width, Pick pick) {
   static_assert(sizeof(T) <= 8);

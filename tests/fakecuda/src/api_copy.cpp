@@ -14,7 +14,8 @@ cudaError_t copy_peer(Call& call, Copy copy, int to_device, int from_device, cud
   if (copy.bytes() == 0) return cudaSuccess;
   bool known = kind_of(call, copy.to) == MemoryKind::device && kind_of(call, copy.from) == MemoryKind::device;
   if (!known || device_of(call, copy.to) != to_device || device_of(call, copy.from) != from_device) {
-    report(call, "wrong device", "the memory is not on the devices that the call names", {{"copy", call.source(call.name())}});
+    const char* text = "the memory is not on the devices that the call names";
+    report(call, "wrong device", text, {{"copy", call.source(call.name())}});
     return call.end(cudaErrorInvalidValue);
   }
   return enqueue_copy(call, handle, copy, cudaMemcpyDefault, false);

@@ -169,7 +169,7 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes, const vo
   return cudaSuccess;
 }
 
-// --- memory pools: each device has one --------------------------------------------------------------------------------
+// --- memory pools: each device has one -----------------------------------------------------------------------------
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
   if (!valid_device(device)) return cudaErrorInvalidDevice;

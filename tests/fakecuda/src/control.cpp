@@ -52,7 +52,8 @@ std::string bytes_text(const Records& records) {
   Joined bytes("[]");
   for (const auto& [pair, count] : records.bytes) {
     Joined entry("[]");
-    bytes.item(entry.item(std::to_string(pair.first)).item(std::to_string(pair.second)).item(std::to_string(count)).text());
+    for (int64_t number : {int64_t(pair.first), int64_t(pair.second), count}) entry.item(std::to_string(number));
+    bytes.item(entry.text());
   }
   return bytes.text();
 }
@@ -60,7 +61,8 @@ std::string bytes_text(const Records& records) {
 std::string blocking_text(const Records& records) {
   Joined calls("[]");
   for (const BlockingCall& blocking : records.blocking_calls) {
-    calls.item(Joined("{}").member("name", quoted(blocking.name)).member("place", place_members(blocking.place)).text());
+    Joined call("{}");
+    calls.item(call.member("name", quoted(blocking.name)).member("place", place_members(blocking.place)).text());
   }
   return calls.text();
 }
@@ -176,7 +178,8 @@ void fake_host_access(uintptr_t address, size_t size, int write) {
   if (forked()) return;
   Place place = here();
   Call call(nullptr);
-  auto source = std::make_shared<Source>(Source{"host access", "host thread " + std::to_string(call.host().number), place});
+  std::string actor = "host thread " + std::to_string(call.host().number);
+  auto source = std::make_shared<Source>(Source{"host access", actor, place});
   Touch touch{Region(reinterpret_cast<void*>(address), size), write != 0};
   check_access(call, touch, call.host().actor, call.host().clock, source);
   call.host().clock.advance(call.host().actor);
@@ -252,7 +255,9 @@ int fake_host_call(uintptr_t handle, const char* name, void (*function)(long), l
 }
 
 // The checker's arithmetic, for its own tests.
-int fake_regions_meet(const PlainRegion* a, const PlainRegion* b) { return to_touch(*a).region.meets(to_touch(*b).region); }
+int fake_regions_meet(const PlainRegion* a, const PlainRegion* b) {
+  return to_touch(*a).region.meets(to_touch(*b).region);
+}
 int fake_region_covers(const PlainRegion* outer, const PlainRegion* inner) {
   return to_touch(*outer).region.covers(to_touch(*inner).region);
 }

@@ -144,7 +144,8 @@ cudaError_t enqueue_copy(Call& call, cudaStream_t handle, const Copy& copy, cuda
   if (!stream) return call.end(cudaErrorInvalidResourceHandle);
   Sides sides = sides_of(call, copy);
   if (!direction_fits(sides, kind)) {
-    report(call, "wrong direction", "the pointers are not of the kind that the call says", {{"copy", call.source(call.name())}});
+    const char* text = "the pointers are not of the kind that the call says";
+    report(call, "wrong direction", text, {{"copy", call.source(call.name())}});
     return call.end(cudaErrorInvalidMemcpyDirection);
   }
   if (cudaError_t lost = first_lost(call, *stream, sides)) return call.end(lost);

@@ -104,8 +104,8 @@ bool Region::covers(const Region& other) const {
 
 std::string Region::text(uintptr_t base) const {
   std::string text = "[" + std::to_string(begin_ - base) + ", " + std::to_string(end() - base) + ")";
-  if (!contiguous()) text += ", " + std::to_string(run_) + " of every " + std::to_string(repeats_.back().stride) + " bytes";
-  return text;
+  if (contiguous()) return text;
+  return text + ", " + std::to_string(run_) + " of every " + std::to_string(repeats_.back().stride) + " bytes";
 }
 
 }  // namespace fakecuda
