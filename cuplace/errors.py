@@ -562,6 +562,10 @@ class DtypeError(TypeError):
     """A dtype that arrays cannot have."""
 
 
+class InexactDtypeError(ValueError):
+    """An integer dtype was asked for what is computed in floating point only."""
+
+
 class TypePromotionError(ValueError):
     """Two dtypes have no common dtype to which both promote implicitly."""
 
@@ -608,6 +612,14 @@ class MeshMismatchError(ValueError):
 
 class MemorySpaceError(ValueError):
     """Operands of one operation lie in different memory spaces."""
+
+
+class ModeArgumentError(ValueError):
+    """What positions out of range shall give is none of the modes that there are."""
+
+
+class OrderArgumentError(ValueError):
+    """The ``order`` of elements in memory is none that there is."""
 
 
 class EmptyReductionError(ValueError):

@@ -26,6 +26,7 @@ from cuplace.numpy.elementwise import isclose
 from cuplace.numpy.promotion import cast, number, promote, to_bool
 from cuplace.ops import elementwise as elementwise_ops
 from cuplace.ops import reductions as ops
+from cuplace.ops.manipulation import REVERSE
 from cuplace.ops.op import Op
 from cuplace.ops.reshape import RESHAPE
 from cuplace.ops.shapes import hashable_axis, normalize_axes, normalize_axis
@@ -256,9 +257,18 @@ def _average(x: Tracer, axis: Axis, keepdims: bool, where: Tracer | None) -> Tra
     return bind(elementwise_ops.DIV, total, _count(x, axis, keepdims, where))
 
 
+def _whole_average(x: Tracer, axis: Axis, keepdims: bool, where: Tracer | None) -> Tracer:
+    """The mean in an integer dtype: a sum that wraps around, and a quotient without its fraction."""
+    total = bind(ops.REDUCE_SUM, _masked(x, where, 0), axes=normalize_axes(axis, x.ndim), keepdims=keepdims)
+    share = bind(elementwise_ops.FLOOR_DIVIDE, bind(elementwise_ops.ABS, total), _count(x, axis, keepdims, where))
+    return bind(elementwise_ops.MUL, bind(elementwise_ops.SIGN, total), share)
+
+
 @eager("mean", static=("axis", "dtype", "keepdims"))
 def _mean(a: Any, /, axis: Any, dtype: Any, keepdims: bool, where: Any = None) -> Any:
     wanted = dtype or dtypes.to_inexact(a.dtype)
+    if dtypes.is_integer(wanted):
+        return _whole_average(cast(a, wanted), axis, keepdims, where)
     x = cast(a, _computing_dtype(wanted))
     return cast(_average(x, axis, keepdims, where), wanted)
 
@@ -266,7 +276,7 @@ def _mean(a: Any, /, axis: Any, dtype: Any, keepdims: bool, where: Any = None) -
 def mean(
     a: Any, axis: Any = None, dtype: Any = None, out: None = None, keepdims: bool = False, *, where: Any = None
 ) -> Array:
-    """The mean over axes, in floating point; NaN of no elements.
+    """The mean over axes, in floating point, or in ``dtype``; NaN of no elements.
 
     Example:
         >>> mean(3)
@@ -291,6 +301,16 @@ def _variance(a: Tracer, axis: Any, dtype: Any, ddof: float, keepdims: bool, whe
     total = bind(ops.REDUCE_SUM, _masked(squares, where, 0), axes=normalize_axes(axis, a.ndim), keepdims=keepdims)
     count = bind(elementwise_ops.SUB, _count(squares, axis, keepdims, where), number(ddof, total))
     return bind(elementwise_ops.DIV, total, count)
+
+
+def _requested_inexact(dtype: Any, name: str) -> np.dtype | None:
+    wanted = dtypes.requested_or_none(dtype, name)
+    if wanted is not None and not dtypes.is_inexact(wanted):
+        raise errors.InexactDtypeError(
+            f"dtype argument to jnp.{name} must be inexact; got {wanted.name}\n"
+            f"Convert the result instead, with {name}(x).astype({wanted.name!r})."
+        )
+    return wanted
 
 
 def _variance_dtype(a: Tracer, dtype: Any) -> np.dtype:
@@ -322,10 +342,13 @@ def var(
     """The variance over axes: squared distances from the mean, summed and divided by their number minus ``ddof``.
 
     ``correction`` is another name of ``ddof`` (the Array API's). The result is real, also of complex numbers.
+
+    Raises:
+        InexactDtypeError: a ValueError, where ``dtype`` is an integer type or bool.
     """
     _no_out("var", out)
     ddof = ddof if correction is None else correction
-    return _var(a, hashable_axis(axis), dtypes.requested_or_none(dtype, "var"), ddof, bool(keepdims), where)
+    return _var(a, hashable_axis(axis), _requested_inexact(dtype, "var"), ddof, bool(keepdims), where)
 
 
 def std(
@@ -339,10 +362,10 @@ def std(
     where: Any = None,
     correction: float | None = None,
 ) -> Array:
-    """The standard deviation over axes: the square root of `var`."""
+    """The standard deviation over axes: the square root of `var`. Raises what `var` raises."""
     _no_out("std", out)
     ddof = ddof if correction is None else correction
-    return _std(a, hashable_axis(axis), dtypes.requested_or_none(dtype, "std"), ddof, bool(keepdims), where)
+    return _std(a, hashable_axis(axis), _requested_inexact(dtype, "std"), ddof, bool(keepdims), where)
 
 
 # --- along one axis ----------------------------------------------------------------------------------------
@@ -353,7 +376,7 @@ def _running(op: Op, name: str) -> Any:
     def run(a: Any, /, axis: Any, dtype: Any) -> Any:
         if axis is None:
             _check_flat(a, name)
-        x = bind(RESHAPE, a, shape=(a.size,)) if axis is None and a.ndim != 1 else a
+        x = bind(RESHAPE, a, shape=(a.size,)) if a.ndim == 0 or (axis is None and a.ndim != 1) else a
         along = normalize_axis(0 if axis is None else axis, x.ndim)
         wanted = dtype or (dtypes.default_dtype("int") if a.dtype == dtypes.BOOL else a.dtype)
         computing = _computing_dtype(wanted) if dtypes.is_float(wanted) else wanted
@@ -391,31 +414,61 @@ def cumprod(a: Any, axis: int | None = None, dtype: Any = None, out: None = None
     return _cumprod(a, axis, dtypes.requested_or_none(dtype, "cumprod"))
 
 
-@eager("sort", static=("axis",))
-def _sort(a: Any, /, axis: Any) -> Any:
-    x = bind(RESHAPE, a, shape=(a.size,)) if axis is None else a
-    return bind(ops.SORT, x, axis=normalize_axis(0 if axis is None else axis, x.ndim))
-
-
-@eager("argsort", static=("axis",))
-def _argsort(a: Any, /, axis: Any) -> Any:
+@eager("sort", static=("axis", "descending"))
+def _sort(a: Any, /, axis: Any, descending: bool) -> Any:
     x = bind(RESHAPE, a, shape=(a.size,)) if axis is None else a
     along = normalize_axis(0 if axis is None else axis, x.ndim)
-    return bind(ops.ARGSORT, x, axis=along, dtype=dtypes.default_dtype("int"))
+    out = bind(ops.SORT, x, axis=along)
+    return bind(REVERSE, out, axes=(along,)) if descending else out
 
 
-def sort(a: Any, axis: int | None = -1) -> Array:
-    """The elements in ascending order along an axis; NaNs come last. None flattens first.
+@eager("argsort", static=("axis", "descending", "dtype"))
+def _argsort(a: Any, /, axis: Any, descending: bool, dtype: Any) -> Any:
+    x = bind(RESHAPE, a, shape=(a.size,)) if axis is None else a
+    along = normalize_axis(0 if axis is None else axis, x.ndim)
+    integer = dtypes.default_dtype("int")
+    if not descending:
+        return cast(bind(ops.ARGSORT, x, axis=along, dtype=integer), dtype or integer)
+    # Equal elements keep their order: the reverse is sorted, and its positions counted from the end.
+    found = bind(ops.ARGSORT, bind(REVERSE, x, axes=(along,)), axis=along, dtype=integer)
+    turned = bind(REVERSE, found, axes=(along,))
+    return cast(bind(elementwise_ops.SUB, number(x.shape[along] - 1, turned), turned), dtype or integer)
+
+
+def sort(
+    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
+    descending: bool = False,
+) -> Array:  # fmt: skip
+    """The elements in ascending, or descending, order along an axis; NaNs count as largest. None flattens first.
+
+    ``stable`` is accepted for the Array API's sake: sorting is always stable.
 
     Raises:
         ShardingTypeError: a TypeError, where the axis is sharded over Explicit mesh axes.
+        NotImplementedError: ``kind`` or ``order`` is given.
     """
-    return _sort(a, axis)
+    _no_kind("sort", kind, order)
+    return _sort(a, axis, bool(descending))
 
 
-def argsort(a: Any, axis: int | None = -1) -> Array:
-    """The positions that sort the elements along an axis, stable; int32. See `sort`."""
-    return _argsort(a, axis)
+def argsort(
+    a: Any, axis: int | None = -1, *, kind: None = None, order: None = None, stable: bool = True,
+    descending: bool = False, dtype: Any = None,
+) -> Array:  # fmt: skip
+    """The positions that sort the elements along an axis; int32, or ``dtype``. See `sort`.
+
+    Example:
+        >>> import cuplace.numpy as jnp
+        >>> argsort(jnp.array([2, 3, 2]), descending=True)
+        Array([1, 0, 2], dtype=int32)
+    """
+    _no_kind("argsort", kind, order)
+    return _argsort(a, axis, bool(descending), dtypes.requested_or_none(dtype, "argsort"))
+
+
+def _no_kind(name: str, kind: None, order: None) -> None:
+    if kind is not None or order is not None:
+        raise NotImplementedError(f"jnp.{name} takes neither 'kind' nor 'order': sorting is always stable.")
 
 
 @eager("allclose", static=("rtol", "atol", "equal_nan"))
@@ -425,9 +478,13 @@ def allclose(a: Any, b: Any, rtol: float = 1e-05, atol: float = 1e-08, equal_nan
     return _reduce(ops.REDUCE_AND, near, None, False)
 
 
-@eager("array_equal")
-def array_equal(a1: Any, a2: Any) -> Any:
-    """Whether two arrays have one shape and equal elements; a bool array without dimensions."""
+@eager("array_equal", static=("equal_nan",))
+def array_equal(a1: Any, a2: Any, equal_nan: bool = False) -> Any:
+    """Whether two arrays have one shape and equal elements (NaNs, if asked); a bool array without dimensions."""
     if a1.shape != a2.shape:
         return lift(False)
-    return _reduce(ops.REDUCE_AND, bind(elementwise_ops.EQ, *promote(a1, a2)), None, False)
+    same = bind(elementwise_ops.EQ, *promote(a1, a2))
+    if equal_nan and dtypes.is_inexact(a1.dtype) and dtypes.is_inexact(a2.dtype):
+        both = bind(elementwise_ops.AND, bind(elementwise_ops.IS_NAN, a1), bind(elementwise_ops.IS_NAN, a2))
+        same = bind(elementwise_ops.OR, same, both)
+    return _reduce(ops.REDUCE_AND, cast(same, same.dtype), None, False)

@@ -15,11 +15,15 @@ from cuplace.array import dtypes
 from cuplace.array.array import Array
 from cuplace.array.put import device_put
 from cuplace.array.type import typeof
+from cuplace.numpy.arraylike import require_arrays
 from cuplace.numpy.promotion import promote, to_bool
-from cuplace.ops.elementwise import SELECT
+from cuplace.ops.elementwise import SELECT, SPREAD_SELECT
 from cuplace.ops.indexing import FULL, GETITEM, TAKE, Index, integers_apart, normalize_index
 from cuplace.ops.reshape import RESHAPE
-from cuplace.ops.shapes import normalize_axis
+from cuplace.ops.shapes import broadcast_shapes, normalize_axis
+from cuplace.placement.sharding import NamedSharding, Sharding
+from cuplace.placement.spec import PartitionSpec
+from cuplace.runtime.context import context_mesh
 from cuplace.staging.eager import eager
 from cuplace.staging.trace import bind
 
@@ -107,10 +111,20 @@ def _by_array(x: Any, items: tuple[Any, ...], at: int) -> Array:
     whole = [slice(None)] * (x.ndim - taken)
     before = _spread(items[:at], whole)
     after = _spread(items[at + 1 :], whole)
+    first = sum(item is not None for item in before)
+    _check_mask(items[at], x.shape[first : first + covered], at)
     part = _part(x, normalize_index((*before, *[slice(None)] * covered, *after), x.shape))
     if covered != 1:
         return _take_merged(part, positions, len(before), covered)
     return _take(part, positions, len(before), False)
+
+
+def _check_mask(index: Any, shape: tuple[int, ...], at: int) -> None:
+    if typeof(index).dtype.kind == "b" and np.shape(index) != shape:
+        raise errors.ArrayIndexError(
+            f"boolean index did not match shape of indexed array in index {at}: got {np.shape(index)}, "
+            f"expected {shape}"
+        )
 
 
 def _spread(items: tuple[Any, ...], whole: list[slice]) -> list[Any]:
@@ -127,7 +141,7 @@ def _positions(index: Any) -> tuple[Any, int]:
         raise errors.IndexTypeError(f"Indexer must have integer or boolean type, got indexer with type {dtype.name}")
     if getattr(index, "_is_tracer", False):
         raise errors.NonConcreteBooleanIndexError(
-            f"Array boolean indices must be concrete; got {typeof(index)!r}\n"
+            f"Array boolean indices must be concrete; got {typeof(index)}\n"
             "The shape of a result cannot depend on traced values: use cuplace.numpy.where."
         )
     mask = np.asarray(index)
@@ -146,9 +160,15 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
 
     Raises:
         ShardingTypeError: a TypeError: the axis is sharded over Explicit mesh axes.
+        IndexTypeError: a TypeError: the indices are no integers.
+        ModeArgumentError: a ValueError: there is no such mode.
+        NotImplementedError: for NumPy's modes 'raise' and 'wrap'.
     """
+    require_arrays("take", a, indices)
+    if mode in ("raise", "wrap"):
+        raise NotImplementedError(f"The {mode!r} mode to jnp.take is not supported.\nUse one of the modes 'fill' and 'clip'.")
     if mode not in (None, "fill", "clip"):
-        raise NotImplementedError(f"take supports the modes 'fill' and 'clip', got {mode!r}")
+        raise errors.ModeArgumentError(f"Invalid mode {mode!r} for np.take\nUse one of the modes 'fill' and 'clip'.")
     if typeof(indices).dtype.kind not in "iu":
         raise errors.IndexTypeError(f"take requires integer indices, got {typeof(indices).dtype.name}")
     of = typeof(a)
@@ -167,7 +187,14 @@ def _flat(a: Any, /) -> Any:
 
 @eager("_where")
 def _where(condition: Any, x: Any, y: Any, /) -> Any:
-    return bind(SELECT, to_bool(condition), *promote(x, y))
+    shapes = [x.shape, y.shape] if condition.ndim == 0 else [condition.shape, x.shape, y.shape]
+    try:
+        broadcast_shapes("_where", shapes)
+    except errors.IncompatibleShapesError:
+        raise errors.BroadcastError(f"Incompatible shapes for broadcasting: shapes={shapes}") from None
+    # JAX broadcasts operands of different shapes first, which lays them out alike; those of one shape must be so.
+    op = SELECT if len(set(shapes)) == 1 else SPREAD_SELECT
+    return bind(op, to_bool(condition), *promote(x, y))
 
 
 def where(condition: Any, x: Any = None, y: Any = None) -> Any:
@@ -177,6 +204,7 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
 
     Raises:
         ArgumentTypeError: a TypeError, where one of ``x`` and ``y`` is missing.
+        BroadcastError: a ValueError, for shapes that do not fit.
 
     Example:
         >>> where(True, 1, 2.0)
@@ -184,21 +212,30 @@ def where(condition: Any, x: Any = None, y: Any = None) -> Any:
     """
     if x is None and y is None:
         return nonzero(condition)
-    for position, value in enumerate((condition, x, y)):
-        if value is None:
-            raise errors.ArgumentTypeError(
-                f"where requires ndarray or scalar arguments, got {type(value)} at position {position}."
-            )
+    require_arrays("where", condition, x, y)
     return _where(condition, x, y)
 
 
 def nonzero(a: Any) -> tuple[Array, ...]:
     """The positions of the elements that differ from zero, an int32 array for each dimension.
 
-    How many there are depends on the values, so that this reads them on the host, and waits for them.
+    How many there are depends on the values, so that this reads them on the host, and waits for them. The positions
+    of a committed array are committed to its devices, whole on each of them.
 
     Raises:
         TracerArrayConversionError: a TypeError, for a traced value, which has no data.
+        ValueError: NumPy's, for an array without dimensions.
     """
+    require_arrays("nonzero", a)
     found = np.nonzero(np.asarray(a))
-    return tuple([device_put(positions.astype(dtypes.default_dtype("int"))) for positions in found])
+    place = _whole_beside(a)
+    return tuple([device_put(positions.astype(dtypes.default_dtype("int")), place) for positions in found])
+
+
+def _whole_beside(x: Any) -> Sharding | None:
+    """Where values that were read from an array go, whole on each device; None where they are not committed."""
+    if isinstance(x, Array) and x.committed:
+        sharding = x.sharding
+        return sharding.update(spec=PartitionSpec()) if isinstance(sharding, NamedSharding) else sharding
+    mesh = context_mesh()
+    return None if mesh is None else NamedSharding(mesh, PartitionSpec())

@@ -22,6 +22,7 @@ import numpy as np
 from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.array import Array
+from cuplace.numpy.arraylike import require_arrays
 from cuplace.numpy.layout import out_sharding as wanted_sharding
 from cuplace.numpy.promotion import cast, promote
 from cuplace.ops.elementwise import COPY
@@ -74,8 +75,10 @@ def _reshape(a: Any, /, shape: Any, order: str, sharding: Any) -> Any:
     new = filled_shape(shape, a.shape)
     if order == "C":
         return _new(_reshaped(a, new, sharding), a)
+    if order == "A":
+        raise NotImplementedError("np.reshape order=A is not implemented.\nUse one of the orders 'C' and 'F'.")
     if order != "F":
-        raise NotImplementedError(f"reshape supports the orders 'C' and 'F', got {order!r}")
+        raise errors.OrderArgumentError(f"Unexpected value for 'order' argument: {order}.\nUse one of the orders 'C' and 'F'.")
     turned = bind(TRANSPOSE, a, permutation=tuple(range(a.ndim))[::-1])
     turned = bind(RESHAPE, turned, shape=new[::-1])
     return bind(TRANSPOSE, turned, permutation=tuple(range(len(new)))[::-1], out_sharding=sharding)
@@ -94,6 +97,7 @@ def reshape(a: Any, shape: Any, order: str = "C", *, copy: bool | None = None, o
     Raises:
         IncompatibleShapesError: a TypeError, where the shapes hold different numbers of elements.
         ShardingTypeError: a TypeError, where the result's sharding is left open.
+        OrderArgumentError: a ValueError, for an order that does not exist.
 
     Example:
         >>> import cuplace.numpy as jnp
@@ -144,7 +148,7 @@ def expand_dims(a: Any, axis: Any) -> Array:
 def _transpose(a: Any, /, axes: Any) -> Any:
     if axes is None:
         return bind(TRANSPOSE, a, permutation=tuple(range(a.ndim))[::-1])
-    return bind(TRANSPOSE, a, permutation=tuple([i + a.ndim if -a.ndim <= i < 0 else i for i in axes]))
+    return bind(TRANSPOSE, a, permutation=tuple([normalize_axis(axis, a.ndim) for axis in axes]))
 
 
 def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
@@ -152,6 +156,7 @@ def transpose(a: Any, axes: Sequence[int] | None = None) -> Array:
 
     Raises:
         IncompatibleShapesError: a TypeError, where ``axes`` is no permutation of the dimensions.
+        AxisArgumentError: a ValueError, where a dimension does not exist.
     """
     return _transpose(a, None if axes is None else integers(axes))
 
@@ -160,7 +165,10 @@ permute_dims = transpose
 
 
 def matrix_transpose(x: Any, /) -> Array:
-    """The last two dimensions exchanged."""
+    """The last two dimensions exchanged. Raises AxisArgumentError, a ValueError, where there are fewer."""
+    require_arrays("matrix_transpose", x)
+    if np.ndim(x) < 2:
+        raise errors.AxisArgumentError(f"x must be at least two-dimensional for matrix_transpose; got ndim={np.ndim(x)}")
     return swapaxes(x, -1, -2)
 
 
@@ -231,9 +239,10 @@ def _joined_dtype(arrays: Sequence[Tracer], dtype: np.dtype | None) -> list[Trac
 def _concatenate(arrays: Any, axis: Any, dtype: Any) -> Any:
     if axis is None:
         arrays = [_reshaped(x, (x.size,)) for x in arrays]
-    if any(x.ndim == 0 for x in arrays):
+    rank = max(x.ndim for x in arrays)
+    if rank == 0:
         raise errors.StackError("Zero-dimensional arrays cannot be concatenated.")
-    along = normalize_axis(axis or 0, arrays[0].ndim)
+    along = normalize_axis(axis or 0, rank)
     return bind(CONCATENATE, *_joined_dtype(arrays, dtype), axis=along)
 
 
@@ -241,7 +250,7 @@ def concatenate(arrays: Any, axis: int | None = 0, dtype: Any = None) -> Array:
     """The arrays one after the other along a dimension that they have; None flattens them first.
 
     Raises:
-        IncompatibleShapesError: a TypeError, where other dimensions differ.
+        IncompatibleShapesError: a TypeError, where other dimensions differ, or the numbers of dimensions.
         StackError: a ValueError, for no arrays, and for scalars.
         ShardingTypeError: a TypeError, where arrays on a mesh of Explicit axes are sharded differently.
 
@@ -313,7 +322,9 @@ def _split(ary: Any, /, borders: Any, axis: int) -> Any:
     along = normalize_axis(axis, ary.ndim)
     size = ary.shape[along]
     if isinstance(borders, int):
-        if borders < 1 or size % borders:
+        if borders < 0:
+            raise errors.BroadcastError(f"The number of parts must be 1 or more, got {borders}.")
+        if size % borders:
             raise errors.BroadcastError(f"array split does not result in an equal division: rest is {size % borders}")
         borders = tuple(range(0, size, size // borders))[1:] if size else (0,) * (borders - 1)
     edges = [0, *[slice(None, n).indices(size)[1] for n in borders], size]
@@ -325,14 +336,15 @@ def split(ary: Any, indices_or_sections: Any, axis: int = 0) -> list[Array]:
 
     Raises:
         BroadcastError: a ValueError, where the dimension has no equal parts of that number.
+        ZeroDivisionError: where the number of parts is 0.
     """
     borders = indices_or_sections
     return _split(ary, integers(borders) if np.ndim(borders) else operator.index(borders), axis)
 
 
-@eager("copy")
-def copy(a: Any) -> Any:
-    """A copy of the array, placed as it is."""
+@eager("copy", static=("order",))
+def copy(a: Any, order: str | None = None) -> Any:
+    """A copy of the array, placed as it is; ``order`` is accepted for NumPy's sake."""
     return bind(COPY, a)
 
 

@@ -248,3 +248,6 @@ SELECT = Op(
     elementwise=True,
 )
 """``where(which, on_true, on_false)``; operands: a bool array and two of one dtype."""
+
+SPREAD_SELECT = Op("select_n", _select_infer, elementwise_rule(), _select, elementwise=True)
+"""Like SELECT, for operands that are broadcast against each other, which lays them out alike: their specs merge."""

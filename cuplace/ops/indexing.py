@@ -99,6 +99,11 @@ def _item(item: Any, dim: int, size: int) -> Item:
     if isinstance(item, slice):
         return _span(item, size)
     if isinstance(item, bool) or not hasattr(item, "__index__"):
+        if not isinstance(item, int | float | complex | np.ndarray | np.generic):
+            raise errors.ArrayIndexError(
+                "only integers, slices (`:`), ellipsis (`...`), newaxis (`None`) and integer or boolean arrays are valid "
+                f"indices. Got {item!r}"
+            )
         raise errors.IndexTypeError(
             f"Indexer must have integer or boolean type, got indexer with type {np.asarray(item).dtype}\n"
             f"The index {item!r} stands at position {dim}. Use integers, slices, None, an Ellipsis or an integer array."
@@ -162,7 +167,7 @@ def _factors(types: tuple[ArrayType, ...], params: Params) -> Factors:
             kinds[dim] = Kind.RESTORE
         else:
             kinds[dim] = Kind.WHOLE
-            out += [None] * isinstance(item, Span)
+            out += [dim] * isinstance(item, Span)
     return Factors((labels, *[()] * (len(types) - 1)), tuple(out), kinds)
 
 

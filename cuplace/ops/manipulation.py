@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from cuplace import errors
@@ -119,13 +120,23 @@ def _concatenate_factors(types: tuple[ArrayType, ...], params: Params) -> Factor
     return Factors((labels,) * len(types), labels, {params["axis"]: Kind.RESTORE})
 
 
+def _uneven_text(problem: Problem) -> str:
+    axes = problem.specs[problem.operand].entries[problem.dim]
+    return (
+        f"concatenate along dimension {problem.dim}, which is sharded over {axes}, makes "
+        f"{problem.out_shape[problem.dim]} elements, which cannot be cut into equal pieces over these axes.\n"
+        "Gather the dimension first, with reshard."
+    )
+
+
 def _concatenate(xp: Any, *arrays: Any, axis: int) -> Any:
     return xp.concatenate(arrays, axis=axis)
 
 
 CONCATENATE = Op(
-    "concatenate", _concatenate_infer, Rule(_concatenate_factors, same=True, conflict=_unlike_text), _concatenate
-)
+    "concatenate", _concatenate_infer,
+    Rule(_concatenate_factors, same=True, conflict=_unlike_text, whole=_uneven_text), _concatenate,
+)  # fmt: skip
 """Params: ``axis``, counted from the front. Operands have one dtype."""
 
 
@@ -134,6 +145,8 @@ def _stack_infer(types: tuple[ArrayType, ...], params: Params) -> OutType:
     shapes = [t.shape for t in types]
     if len(set(shapes)) > 1:
         listed = ", ".join(map(str, shapes))
+        if len(set(map(len, shapes))) > 1:
+            raise errors.StackError(f"Cannot stack arrays with different numbers of dimensions: got {listed}.")
         raise errors.StackError(f"All input arrays must have the same shape. Got {listed}.")
     shape = (*shapes[0][:axis], len(shapes), *shapes[0][axis:])
     return OutType(shape, types[0].dtype, all(t.weak_type for t in types))
@@ -184,10 +197,14 @@ def _part_factors(types: tuple[ArrayType, ...], params: Params) -> Factors:
 
 
 def _part_text(problem: Problem) -> str:
-    size, entry = problem.out_shape[problem.dim], problem.specs[0].entries[problem.dim]
+    (x,), size, axes = problem.types, problem.out_shape[problem.dim], problem.specs[0].entries[problem.dim]
+    assert x.mesh is not None
+    assert isinstance(axes, tuple)
+    pieces = math.prod(x.mesh.shape[axis] for axis in axes)
     return (
-        f"split on sharded dims where out dim ({size}) is not divisible by mesh axes with spec {entry} "
-        f"is not implemented. Got operand type: {problem.types[0]}\nGather the dimension first, with reshard."
+        f"split on sharded dims where out dim ({size}) is not divisible by mesh axes ({pieces}) with spec "
+        f"({axes[0] if len(axes) == 1 else axes}) is not implemented. Got input type={x.short()} and output "
+        f"shape={problem.out_shape}\nGather the dimension first, with reshard."
     )
 
 

@@ -256,7 +256,8 @@ def _by_kind(call: Call, chosen: dict[Factor, Axes]) -> tuple[dict[Factor, Axes]
         kind = call.factors.kind(factor)
         if kind is Kind.WHOLE and call.strict and call.pieces(call.explicit(axes)) > 1:
             raise _not_whole(call, factor)
-        kept[factor] = axes if kind in (Kind.PASS, Kind.REDUCE) else ()
+        uncut = kind is Kind.WHOLE and call.pieces(axes) == 1  # sharded by name only
+        kept[factor] = axes if uncut or kind in (Kind.PASS, Kind.REDUCE) else ()
         if kind is Kind.RESTORE:
             restored[factor] = axes
     return kept, restored

@@ -122,6 +122,9 @@ def test_nothing(platform: Platform) -> None:
         (lambda: jnp.sum([1]), TypeError, "sum requires ndarray or scalar arguments, got <class 'list'> at position 0"),
         (lambda: jnp.sum(None), TypeError, "sum requires ndarray or scalar arguments, got <class 'NoneType'>"),
         (lambda: jnp.sum(X, out=X), NotImplementedError, "The 'out' argument to jnp.sum is not supported"),
+        (lambda: jnp.std(X, dtype="int8"), ValueError, "^dtype argument to jnp.std must be inexact; got int8"),
+        (lambda: jnp.var(X, dtype=bool), ValueError, "^dtype argument to jnp.var must be inexact; got bool"),
+        (lambda: jnp.sort(X, kind="stable"), NotImplementedError, "takes neither 'kind' nor 'order'"),
         (lambda: jnp.cumsum(X, axis=3), ValueError, "axis 3 is out of bounds for array of dimension 2"),
     ],
 )
@@ -146,6 +149,42 @@ def test_equality_of_arrays(platform: Platform) -> None:
     assert bool(jnp.array_equal(jnp.arange(3), np.float32([0, 1, 2])))
     assert not bool(jnp.array_equal(jnp.arange(3), jnp.arange(4)))
     assert not bool(jnp.array_equal(jnp.arange(3), 1))
+    nan = np.float32([np.nan, 1])
+    assert not bool(jnp.array_equal(nan, nan))
+    assert bool(jnp.array_equal(nan, nan, equal_nan=True))
+    assert bool(jnp.array_equal(jnp.arange(3), jnp.arange(3), equal_nan=True))
+
+
+@only_cpu
+def test_means_in_an_integer_type_lose_their_fraction(platform: Platform) -> None:
+    x = np.int8([[100, 100, 3], [4, -5, 6]])
+    for axis in (None, 0, 1):
+        truth = np.mean(x, axis=axis, dtype=np.int8)
+        np.testing.assert_array_equal(np.asarray(jnp.mean(x, axis=axis, dtype="int8")), truth)
+    assert int(jnp.mean(np.float32([-1.5, -2.5, 0.9]), dtype="int32")) == -1
+    assert int(jnp.mean(np.uint8([200, 100]), dtype="uint8")) == 22
+
+
+@only_cpu
+@pytest.mark.parametrize("axis", [0, 1, None])
+def test_descending_order(axis: int | None, platform: Platform) -> None:
+    x = np.float32([[2, 1, 2, np.nan], [3, 3, 0, -1]])
+    along = 0 if axis is None else axis
+    flat = x.reshape(-1) if axis is None else x
+    np.testing.assert_array_equal(
+        np.asarray(jnp.sort(x, axis, descending=True)), np.flip(np.sort(flat, axis=along), along)
+    )
+    order = jnp.argsort(x, axis, descending=True, stable=True, dtype="int16")
+    assert order.dtype == np.int16
+    np.testing.assert_array_equal(
+        np.asarray(order), np.argsort(np.where(np.isnan(flat), -np.inf, -flat), axis=along, kind="stable")
+    )
+
+
+@only_cpu
+def test_running_sums_of_a_scalar(platform: Platform) -> None:
+    for axis in (None, 0, -1):
+        assert jnp.cumsum(2.5, axis).tolist() == [2.5]
 
 
 @only_cpu

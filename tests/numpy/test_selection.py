@@ -127,6 +127,9 @@ def test_sharded_dimensions_must_be_taken_whole(platform: Platform) -> None:
     for index in (0, slice(2), np.int32([1])):
         with pytest.raises(errors.ShardingTypeError, match="could not be resolved unambiguously"):
             x[index]
+    alone = cuplace.device_put(counted(4, 8), cuplace.NamedSharding(cuplace.make_mesh((1,), ("x",)), P("x")))
+    assert str(cuplace.typeof(alone[1:3])) == "float32[2@x,8]"
+    assert str(cuplace.typeof(alone[1, 2:])) == "float32[6]"
     auto = put(counted(4, 8), "x", "y", kind=AxisType.Auto)
     np.testing.assert_array_equal(np.asarray(auto[1:3, 0]), counted(4, 8)[1:3, 0])
 
@@ -146,6 +149,12 @@ def test_where(platform: Platform) -> None:
     assert spec_of(jnp.where(x > 9, 1.0, x)) == P("x", "y")
     with pytest.raises(errors.ShardingTypeError, match="select cases must have the same shardings"):
         jnp.where(True, x, put(counted(4, 8), "x"))
+    whole = put(counted(4, 8)) > 9
+    assert spec_of(jnp.where(whole, 1.0, x)) == P("x", "y")  # operands that are broadcast are laid out alike first
+    with pytest.raises(errors.ShardingTypeError, match="select `which` must be scalar or have the same sharding"):
+        jnp.where(whole, x, x)
+    with pytest.raises(ValueError, match=r"^Incompatible shapes for broadcasting: shapes=\[\(3,\), \(4,\), \(\)\]"):
+        jnp.where(np.ones(3), np.ones(4, np.float32), 0)
     with pytest.raises(TypeError, match="where requires ndarray or scalar arguments, got <class 'NoneType'> at"):
         jnp.where(x > 9, x)
     with pytest.raises(TypeError, match="where requires ndarray or scalar arguments, got <class 'list'> at position 0"):
@@ -158,3 +167,45 @@ def test_positions_of_truths(platform: Platform) -> None:
     for got in (jnp.nonzero(mask), jnp.where(jnp.asarray(mask))):
         assert [g.dtype for g in got] == [np.int32, np.int32]
         np.testing.assert_array_equal(np.stack([np.asarray(g) for g in got]), np.stack(np.nonzero(mask)))
+
+
+def test_positions_of_truths_stay_with_a_committed_array(platform: Platform) -> None:
+    x = put(counted(4, 8), "x")
+    (rows, _) = jnp.nonzero(x > 20)
+    assert rows.committed
+    assert rows.sharding == cuplace.NamedSharding(x.sharding.mesh, P())
+    (there,) = jnp.nonzero(cuplace.device_put(np.int8([0, 1]), platform.devices[3]))
+    assert (there.devices(), there.committed) == ({platform.devices[3]}, True)
+    with cuplace.set_mesh(x.sharding.mesh):
+        assert jnp.nonzero(np.int8([0, 1]))[0].devices() == x.devices()
+
+
+@only_cpu
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda x: x[np.ones(3, bool)], IndexError, r"^boolean index did not match .* index 0: got \(3,\), expected \(4,\)"),
+        (lambda x: x[1:, np.ones((6, 2), bool)], IndexError, r"index 1: got \(6, 2\), expected \(6, 3\)"),
+        (lambda x: x[..., np.ones(4, bool)], IndexError, r"index 1: got \(4,\), expected \(3,\)"),
+        (lambda x: x[None, np.ones(4, bool), 0:1, np.ones(3, bool)], TypeError, "several arrays"),
+        (lambda x: x[{}], IndexError, r"^only integers, slices .* are valid indices\. Got \{\}"),
+        (lambda x: x[set()], IndexError, r"^only integers, slices .* are valid indices\. Got set\(\)"),
+        (lambda x: x[1.0], TypeError, "^Indexer must have integer or boolean type, got indexer with type float"),
+        (lambda x: jnp.take(x, [0]), TypeError, "^take requires ndarray or scalar arguments, got <class 'list'> at pos"),
+        (lambda x: jnp.take(None, 0), TypeError, "^take requires ndarray or scalar arguments, got <class 'NoneType'>"),
+        (lambda x: jnp.take(x, 0, mode="wrap"), NotImplementedError, "The 'wrap' mode to jnp.take is not supported"),
+        (lambda x: jnp.take(x, 0, mode="nonsense"), ValueError, "Invalid mode 'nonsense' for np.take"),
+        (lambda x: jnp.nonzero([0, 1]), TypeError, "^nonzero requires ndarray or scalar arguments, got <class 'list'>"),
+    ],
+)  # fmt: skip
+def test_indices_that_are_refused(call: object, error: type, text: str, platform: Platform) -> None:
+    with pytest.raises(error, match=text):
+        call(jnp.asarray(X))
+
+
+@only_cpu
+def test_masks_beside_other_items(platform: Platform) -> None:
+    x, mask = jnp.asarray(X), X[0, :, 0] % 2 == 0
+    for index in ((slice(None), mask), (None, slice(1, 3), mask), (..., mask, slice(None))):
+        np.testing.assert_array_equal(np.asarray(x[index]), X[index])
+    assert x[0, 0][True].shape == (1, 3)

@@ -110,6 +110,17 @@ def test_joined_arrays_must_be_sharded_alike(op: Op) -> None:
 def test_a_split_that_cuts_through_shards_is_refused() -> None:
     with pytest.raises(errors.ShardingTypeError, match=r"out dim \(2\) is not divisible"):
         infer(ops.SPLIT_PART, [typed((4, 8), "x", "y")], {"axis": 1, "start": 0, "stop": 2})
+    with pytest.raises(errors.ShardingTypeError) as caught:
+        infer(ops.SPLIT_PART, [typed((4, 8), "x", "y")], {"axis": 1, "start": 0, "stop": 2})
+    assert str(caught.value).splitlines()[0] == (
+        "split on sharded dims where out dim (2) is not divisible by mesh axes (4) with spec (y) is not implemented. "
+        "Got input type=f32[4@x,8@y] and output shape=(4, 2)"
+    )
+
+
+def test_joined_shards_that_do_not_divide_are_refused() -> None:
+    with pytest.raises(errors.ShardingTypeError, match=r"sharded over \('y',\), makes 10 elements, which cannot be cut"):
+        infer(ops.CONCATENATE, [typed((8, 8), "y"), unplaced((2, 8))], {"axis": 0})
 
 
 def test_joining_along_a_sharded_dimension_gathers_it_and_shards_the_result() -> None:
