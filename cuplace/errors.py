@@ -631,7 +631,11 @@ class StackError(ValueError):
 
 
 class ComplexOrderError(ValueError):
-    """Complex numbers were to be clipped; they have no order."""
+    """Complex numbers were to be clipped, or counted; they have no order."""
+
+
+class ScalarLimitError(ValueError):
+    """A limit of a range of numbers is an array with dimensions."""
 
 
 class SubscriptsError(ValueError):

@@ -13,6 +13,7 @@ from cuplace.array.array import Array
 from cuplace.array.put import device_put
 from cuplace.numpy.promotion import cast
 from cuplace.numpy.shaping import astype, copy, reshape, stack
+from cuplace.ops.convert import convert
 from cuplace.ops.elementwise import COPY
 from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import PartitionSpec
@@ -59,13 +60,19 @@ def array(
 def asarray(
     a: Any, dtype: Any = None, order: str | None = None, *, copy: bool | None = None, device: Any = None
 ) -> Array:
-    """Like `array`, but an Array that is right already is returned as it is.
+    """Like `array`, but an Array that is right already is returned as it is, and masked arrays are refused.
+
+    Raises:
+        MaskedArrayError: a ValueError, for NumPy's masked arrays, whose mask would be lost.
+        and what `array` raises.
 
     Example:
         >>> x = asarray(1.5)
         >>> asarray(x) is x
         True
     """
+    if isinstance(a, np.ma.MaskedArray):
+        raise errors.MaskedArrayError()
     wanted = dtypes.requested_or_none(dtype, "asarray")
     return _converted(a, wanted, bool(copy), 0, device)
 
@@ -77,7 +84,7 @@ def _converted(value: Any, dtype: np.dtype | None, copied: bool, ndmin: int, dev
         out = _from_array(value, dtype, copied, device)
     elif isinstance(value, list | tuple) and any(isinstance(leaf, Array) for leaf in _leaves(value)):
         out = stack([_converted(part, dtype, False, 0, None) for part in value], dtype=dtype)
-        out = out if device is None else _placed(out, None, device=device)
+        out = out if device is None and not out.weak_type else _placed(out, out.dtype, device=device)
     else:
         out = _from_host(host_value(value, dtype), device)
     return out if out.ndim >= ndmin else reshape(out, (1,) * (ndmin - out.ndim) + out.shape)
@@ -124,13 +131,30 @@ def host_value(value: Any, dtype: np.dtype | None) -> Any:
 
 def _from_sequence(value: Any, dtype: np.dtype | None) -> np.ndarray:
     """Python numbers of a sequence become the default types; NumPy values in it promote as arrays do."""
-    found = _numbers(np.asarray(value), value)
+    found = np.asarray(value)
+    if found.dtype.kind == "O":
+        found = _from_extended(found, value)
+    found = _numbers(found, value)
     if dtype is not None:
-        return _cast(found, dtype) if found.dtype.kind not in "iu" or dtype.kind not in "iu" else _exact(value, dtype)
+        return _exact(value, dtype) if found.dtype.kind in "iuf" and dtype.kind in "iu" else _cast(found, dtype)
+    target = _common_dtype(value)
+    return _exact(value, target) if found.dtype.kind in "iu" and target.kind in "iu" else _cast(found, target)
+
+
+def _from_extended(found: np.ndarray, value: Any) -> np.ndarray:
+    """What NumPy finds no dtype for: numbers of ml_dtypes beside others are converted, None is refused."""
+    leaves = list(_leaves(value))
+    if any(leaf is None for leaf in leaves):
+        raise errors.NoValueError("None is not a valid value for jnp.array")
+    if all(isinstance(leaf, (*SCALARS, np.generic, np.ndarray)) for leaf in leaves):
+        return np.array(value, dtype=_common_dtype(value))
+    return found
+
+
+def _common_dtype(value: Any) -> np.dtype:
     types = {(leaf.dtype, False) if isinstance(leaf, np.ndarray | np.generic) else _number_type(leaf)
              for leaf in _leaves(value)}  # fmt: skip
-    target = dtypes.promote(types)[0] if types else dtypes.default_dtype("float")
-    return _exact(value, target) if found.dtype.kind in "iu" and target.kind in "iu" else _cast(found, target)
+    return dtypes.promote(types)[0] if types else dtypes.default_dtype("float")
 
 
 def _number_type(value: Any) -> tuple[np.dtype, bool]:
@@ -141,14 +165,13 @@ def _number_type(value: Any) -> tuple[np.dtype, bool]:
 
 
 def _exact(value: Any, dtype: np.dtype) -> np.ndarray:
-    """Integers converted one by one, so that NumPy raises OverflowError for one that does not fit."""
+    """Numbers converted one by one, so that NumPy raises OverflowError for one that does not fit."""
     return np.array(list(value), dtype=dtype)
 
 
 def _cast(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    real = value.dtype.kind == "c" and dtype.kind not in "cb"
     with np.errstate(all="ignore"):
-        return (value.real if real else value).astype(dtype)
+        return convert(np, value, dtype)
 
 
 def _numbers(found: np.ndarray, value: Any) -> np.ndarray:

@@ -26,6 +26,7 @@ from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.array import Array
 from cuplace.array.type import typeof
+from cuplace.numpy.arraylike import require_arrays
 from cuplace.numpy.conversion import host_value
 from cuplace.numpy.promotion import cast, number, promote_inexact
 from cuplace.ops import elementwise as elementwise_ops
@@ -77,6 +78,7 @@ def full(shape: Any, fill_value: Any, dtype: Any = None, *, device: Any = None) 
         Array([ True,  True], dtype=bool)
     """
     fill_value = _listed(fill_value)
+    require_arrays("full", fill_value)
     of = typeof(fill_value)
     if dtype is None:
         return _full(fill_value, checked_shape(shape), of.dtype, of.weak_type, device=device)
@@ -94,6 +96,7 @@ def _full_like(a: Any, fill_value: Any, /, dtype: Any, weak_type: bool, device: 
 
 
 def _like(a: Any, fill_value: Any, dtype: Any, shape: Any, device: Any, name: str) -> Array:
+    require_arrays(name, a)
     of = typeof(a)
     weak = dtype is None and of.weak_type
     wanted = of.dtype if dtype is None else dtypes.requested(dtype, name)
@@ -135,21 +138,43 @@ def arange(start: Any, stop: Any = None, step: Any = None, dtype: Any = None, *,
 
     Raises:
         ZeroDivisionError: the step is zero.
-        NotAnArrayError: a TypeError: a limit is no number.
+        ArgumentTypeError, NotAnArrayError: TypeErrors: a limit is no number, or the dtype is bool.
+        ComplexOrderError, ScalarLimitError: ValueErrors: a limit is complex, or has dimensions.
 
     Example:
         >>> arange(4.0)
         Array([0., 1., 2., 3.], dtype=float32)
     """
     given = [start, stop, step]
+    _check_limits(given)
     types = [typeof(x) for x in given if x is not None]
-    wanted = dtypes.promote([(t.dtype, t.weak_type) for t in types])[0] if dtype is None else None
+    natural = dtypes.promote([(t.dtype, t.weak_type) for t in types])[0]
+    wanted = natural if dtype is None else dtypes.requested(dtype, "arange")
+    if wanted == dtypes.BOOL:
+        raise errors.ArgumentTypeError(
+            "iota does not accept dtype bool. Accepted dtypes are subtypes of integer, floating, complexfloating."
+        )
     first, last, by = (None if x is None else _concrete(x) for x in given)
     if last is None:
         first, last = 0, first
     by = 1 if by is None else by
     size = max(0, math.ceil((last - first) / by)) if by else 1 // by
-    return _arange(first, by, size, wanted or dtypes.requested(dtype, "arange"), device=device)
+    return _arange(first, by, size, wanted, device=device)
+
+
+def _check_limits(limits: list[Any]) -> None:
+    for position, x in enumerate(limits):
+        if isinstance(x, list | tuple | dict) or (x is None and position == 0):
+            raise errors.ArgumentTypeError(
+                f"arange requires ndarray, scalar, or None arguments, got {type(x)} at position {position}."
+            )
+        if x is not None and dtypes.is_complex(typeof(x).dtype):
+            raise errors.ComplexOrderError(
+                "Passing complex start/stop/step to jnp.arange is no longer supported starting in JAX v0.10.0.\n"
+                "Complex numbers have no order; give limits that are real, and dtype=complex if that is wanted."
+            )
+        if np.ndim(x):
+            raise errors.ScalarLimitError(f"jax.numpy.arange: arguments must be scalars; got {x}")
 
 
 def _concrete(x: Any) -> Any:
@@ -204,6 +229,7 @@ def linspace(
     count = operator.index(num)
     if count < 0:
         raise errors.AxisArgumentError(f"Number of samples, {count}, must be non-negative.")
+    require_arrays("linspace", start, stop)
     types = [typeof(x) for x in (start, stop)]
     computing = dtypes.to_inexact(dtypes.promote([(t.dtype, t.weak_type) for t in types])[0])
     wanted = computing if dtype is None else dtypes.requested(dtype, "linspace")

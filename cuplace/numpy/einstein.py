@@ -37,6 +37,7 @@ def einsum(
     /,
     *operands: Any,
     out: None = None,
+    optimize: Any = "auto",
     precision: Any = None,
     preferred_element_type: Any = None,
     out_sharding: Any = None,
@@ -44,7 +45,8 @@ def einsum(
     """Sum products over the letters that the result lacks: ``einsum('ij,jk->ik', a, b)`` is the matrix product.
 
     Without ``->`` the result has the letters that occur once, in alphabetical order; ``...`` stands for leading
-    dimensions. Operands are multiplied pairwise, in an order that needs few operations.
+    dimensions. Operands are multiplied pairwise, in an order that needs few operations; ``optimize`` and
+    ``precision`` are accepted for JAX's sake.
 
     Raises:
         SubscriptsError: a ValueError, for letters that do not fit the operands.
@@ -66,8 +68,9 @@ def einsum(
 def _einsum(operands: Any, subscripts: str, dtype: Any, sharding: Any) -> Any:
     inputs, output = _letters(subscripts, [x.ndim for x in operands])
     values = promote(*operands) if dtype is None else [cast(x, dtype) for x in operands]
+    sizes = _sizes(inputs, [value.shape for value in values])
     terms = [
-        _summed(_diagonal(Term(letters, value)), _others(inputs, i) + output)
+        _summed(_diagonal(_stretched(Term(letters, value), sizes)), _others(inputs, i) + output)
         for i, (letters, value) in enumerate(zip(inputs, values, strict=True))
     ]
     for pair in _order(terms, output):
@@ -111,6 +114,29 @@ def _spelt(letters: str, rank: int, dots: str) -> str:
     if len(named) != rank or (not named.isalpha() and rank):
         raise errors.SubscriptsError(f"einsum got the letters {letters!r} for an operand of {rank} dimensions.")
     return named
+
+
+def _sizes(inputs: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """The size that each letter stands for; dimensions of size 1 fit any."""
+    sizes: dict[str, int] = {}
+    for i, (letters, shape) in enumerate(zip(inputs, shapes, strict=True)):
+        for letter, size in zip(letters, shape, strict=True):
+            known = sizes.get(letter, 1)
+            if size != known and 1 not in (size, known):
+                raise errors.SubscriptsError(
+                    f"Size of label '{letter}' for operand {i} ({size}) does not match previous terms ({known})."
+                )
+            sizes[letter] = size if known == 1 else known
+    return sizes
+
+
+def _stretched(term: Term, sizes: dict[str, int]) -> Term:
+    """A term without its dimensions of size 1 that others stretch: the products are the same without them."""
+    kept = [i for i, (c, n) in enumerate(zip(term.letters, term.value.shape, strict=True)) if n == sizes[c]]
+    if len(kept) == len(term.letters):
+        return term
+    shape = tuple([term.value.shape[i] for i in kept])
+    return Term("".join(term.letters[i] for i in kept), bind(RESHAPE, term.value, shape=shape))
 
 
 def _order(terms: Sequence[Term], output: str) -> list[tuple[int, ...]]:

@@ -119,7 +119,8 @@ def _tracer_rows(self: Any) -> Any:
 
 
 def _round(self: Any, ndigits: int | None = None) -> Any:
-    return e.round(self, 0 if ndigits is None else ndigits)
+    """Python's ``round``: without a number of digits, whole numbers in an integer type."""
+    return shaping.astype(e.round(self), int) if ndigits is None else e.round(self, ndigits)
 
 
 def _reshape(self: Any, *shape: Any, order: str = "C", out_sharding: Any = None) -> Any:

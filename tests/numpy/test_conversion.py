@@ -44,6 +44,41 @@ def test_lists_of_arrays_are_stacked(platform: Platform) -> None:
 
 
 @only_cpu
+def test_numbers_of_ml_dtypes_in_lists(platform: Platform) -> None:
+    small = jnp.bfloat16.dtype.type
+    for value, dtype in (
+        ([small(1), small(2)], "bfloat16"), ([small(1), 2.5], "bfloat16"), ([small(1), np.float32(2)], "float32"),
+        ([np.ones(2, small), [1, 2]], "bfloat16"), ([[small(1)], [True]], "bfloat16"),
+    ):  # fmt: skip
+        got = jnp.array(value)
+        assert (got.dtype.name, got.weak_type) == (dtype, False)
+        np.testing.assert_array_equal(np.asarray(got, np.float32), np.array(value, np.float32))
+
+
+@only_cpu
+def test_lists_of_weak_arrays_are_not_weak(platform: Platform) -> None:
+    assert not jnp.array([jnp.asarray(1), 2.5]).weak_type
+    assert not cuplace.jit(lambda a: jnp.array([a, 1.5]))(2.0).weak_type
+
+
+@only_cpu
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: jnp.array([None, 1]), ValueError, "^None is not a valid value for jnp.array"),
+        (lambda: jnp.array([1e10], "int32"), OverflowError, "out of bounds for int32"),
+        (lambda: jnp.array([-1.5], "uint8"), OverflowError, "out of bounds for uint8"),
+        (lambda: jnp.array([np.nan], "int32"), ValueError, "cannot convert float NaN to integer"),
+        (lambda: jnp.asarray(np.ma.array([1, 2], mask=[0, 1])), ValueError, "^numpy masked arrays are not supported"),
+    ],
+)
+def test_values_that_would_be_lost(call: object, error: type, text: str, platform: Platform) -> None:
+    with pytest.raises(error, match=text):
+        call()
+    assert jnp.array(np.float32([np.nan, 1e10]), "int32").tolist() == [0, 2**31 - 1]
+
+
+@only_cpu
 def test_dtypes_that_are_asked_for(platform: Platform) -> None:
     assert jnp.array([1.7, 2], "int8").tolist() == [1, 2]
     assert jnp.array(3.7, int).tolist() == 3

@@ -88,5 +88,21 @@ def test_letters_that_do_not_fit(subscripts: str, count: int, text: str, platfor
 def test_letters_come_first(platform: Platform) -> None:
     with pytest.raises(ValueError, match="takes its letters first"):
         jnp.einsum(np.ones(2, np.float32), [0])
-    with pytest.raises(TypeError, match="contracting dimensions to have the same shape"):
+    with pytest.raises(ValueError, match=r"^Size of label 'i' for operand 1 \(3\) does not match previous terms \(2\)\.$"):
         jnp.einsum("i,i", np.ones(2, np.float32), np.ones(3, np.float32))
+
+
+@only_cpu
+@pytest.mark.parametrize(
+    ("subscripts", "shapes"),
+    [
+        ("ij,ij->ij", [(1, 3), (2, 3)]), ("ij,ij->i", [(2, 1), (2, 3)]), ("ij,ij", [(1, 1), (2, 3)]),
+        ("ij,jk,kj->ik", [(2, 3), (1, 4), (4, 3)]), ("i,i,i->i", [(1,), (1,), (1,)]), ("ij,ij->j", [(1, 3), (0, 3)]),
+    ],
+)  # fmt: skip
+def test_dimensions_of_size_1_are_stretched(
+    subscripts: str, shapes: list[tuple[int, ...]], platform: Platform
+) -> None:
+    operands = [np.arange(1, 1 + np.prod(shape), dtype=np.float32).reshape(shape) for shape in shapes]
+    got = jnp.einsum(subscripts, *operands, optimize=True)
+    np.testing.assert_allclose(np.asarray(got), np.einsum(subscripts, *operands))

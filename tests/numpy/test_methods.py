@@ -61,7 +61,10 @@ def test_unary_operators_and_products(platform: Platform) -> None:
     assert_same(-x, -X)
     assert_same(+x, X)
     assert_same(abs(x), abs(X))
-    assert_same(round(x), np.round(X))
+    whole = round(x)
+    assert whole.dtype == np.int32
+    np.testing.assert_array_equal(np.asarray(whole), np.round(X))
+    assert round(jnp.int8(3)).dtype == np.int32
     assert_same(round(x, 1), np.round(X, 1))
     assert_same(x @ X.T, X @ X.T)
     assert_same(X @ x.T, X @ X.T)
