@@ -110,7 +110,7 @@ class CudaBackend:
         return CudaPool(device.upload, used_in_order=False)
 
     def view(self, storage: CudaStorage, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        return cupy.ndarray(shape, dtype, storage.pointer)
+        return storage.as_array(shape, dtype)
 
     def query(self, event: Event) -> bool:
         assert isinstance(event, CudaEvent)

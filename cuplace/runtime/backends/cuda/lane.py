@@ -22,6 +22,7 @@ HIGHEST_PRIORITY = -100
 """CUDA clamps it to what the GPU has. Transfers are short and others wait for them, so they go before compute."""
 
 _KEPT = 16  # submissions that a lane can name when its GPU is lost
+_WATCHED = 16  # one event of so many is asked whether it is complete
 _SPINNING = 1e-3  # seconds of polling without a pause: a sleep would be a large part of so short a wait
 _PATIENCE = 0.02  # afterwards a pause is this part of the time waited so far
 _LONGEST_PAUSE = 1e-3
@@ -79,6 +80,7 @@ class Lane:
         gpu: the GPU that it belongs to.
         ptr: CUDA's handle.
         device, on: CuPy's objects; ``with lane.device, lane.on:`` makes them current.
+        lasting: whether it is ours: made once, and not outlived by its handle.
         completed: the number of the latest event that is known to be complete.
         recent: the latest submissions with the numbers of their events, for reports.
     """
@@ -88,16 +90,21 @@ class Lane:
         self.device = gpu.device
         self.ptr = ptr
         self.on = cupy.cuda.Stream.from_external(self)
+        self.lasting = False
         self.completed = 0
         self.recent: deque[tuple[int, Submission]] = deque(maxlen=_KEPT)
         self._issued = 0
+        self._watched: CudaEvent | None = None
+        self._waited: dict[Lane, int] = {}  # the latest event of each other lane that this one has waited for
         self._lock = threading.Lock()
 
     @classmethod
     def create(cls, gpu: Gpu, priority: int) -> Lane:
         """A new stream of ``gpu``; of two priorities the lower number goes first."""
         with gpu.device:
-            return cls(gpu, int(runtime.streamCreateWithPriority(runtime.streamNonBlocking, priority)))
+            lane = cls(gpu, int(runtime.streamCreateWithPriority(runtime.streamNonBlocking, priority)))
+        lane.lasting = True
+        return lane
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """CUDA's protocol for streams: (version, handle)."""
@@ -122,18 +129,29 @@ class Lane:
                 gpu.spare_events.append(handle)
                 return CudaEvent(stream, submission, self, 0, 0, error or gpu.failed(failure))
             self._issued = seq = self._issued + 1
-        return CudaEvent(stream, submission, self, seq, handle, error)
+        event = CudaEvent(stream, submission, self, seq, handle, error)
+        if seq % _WATCHED == 0:
+            self._watch(event)
+        return event
 
     def wait(self, event: CudaEvent) -> None:
         """What is enqueued from now on starts only after ``event`` is complete."""
-        if event.lane is self or event.done or self.gpu.lost is not None:
+        other, waited = event.lane, self._waited
+        if other is self or event.seq <= waited.get(other, 0) or event.done or self.gpu.lost is not None:
             return
         try:
             runtime.streamWaitEvent(self.ptr, event.handle)
+            if other.lasting:
+                waited[other] = event.seq
         except runtime.CUDARuntimeError as failure:
             if not is_sticky(failure):
                 raise
             self.gpu.failed(failure)
+
+    def _watch(self, event: CudaEvent) -> None:
+        """Keep ``completed`` close to the truth also where nobody waits, so that events are forgotten in time."""
+        if self._watched is None or query(self._watched):
+            self._watched = event
 
     def complete(self, seq: int) -> None:
         """Note that the events up to this number are complete."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import cupy
+import numpy as np
 from cupy.cuda import runtime
 
 from cuplace.runtime.backends.cuda.failure import is_sticky
@@ -15,19 +16,37 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.stream import CudaStream
 
 
+_UNIT = 512  # the pools of CuPy round up to it
+_KEPT_BLOCK = 1 << 20
+_KEPT_BYTES = 64 << 20
+
+
 class CudaStorage:
     """One allocation; it goes back to its allocator when ``pointer`` is dropped."""
 
-    __slots__ = ("born", "pointer")
+    __slots__ = ("born", "in_order", "nbytes", "pointer", "view")
 
-    def __init__(self, pointer: Any, born: CudaEvent | None) -> None:
+    def __init__(self, pointer: Any, nbytes: int) -> None:
         self.pointer = pointer
-        self.born = born
+        self.nbytes = nbytes
+        self.in_order = isinstance(pointer.mem, cupy.cuda.MemoryAsync)
+        self.born: CudaEvent | None = None
+        self.view: Any = None
+
+    def as_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+        """The start as an array; the same object as long as shape and dtype stay the same."""
+        view = self.view
+        if view is None or view.shape != shape or view.dtype is not dtype:
+            view = self.view = cupy.ndarray(shape, dtype, self.pointer)
+        return view
 
 
 class CudaPool:
     """Allocates with a lane current. CuPy's pools keep what is freed apart by the stream that was current at its
     allocation, so each arena of a partition has free memory of its own.
+
+    Small blocks that come back are kept, up to a bound, for the next request of their size: asking CuPy for them would
+    cost as much as launching a kernel.
 
     Of an allocator that works in stream order (``cudaMallocAsync``) memory exists from a point of that lane on:
     ``birth`` tells who must wait for it. Memory of CuPy's default pools exists at once.
@@ -38,32 +57,58 @@ class CudaPool:
         self._stream = stream
         self._lane: Lane = stream.lane
         self._used_in_order = used_in_order
+        self._kept: dict[int, list[CudaStorage]] = {}
+        self._kept_bytes = 0
+        self._allocator: Any = None  # where they come from
 
     def allocate(self, nbytes: int) -> CudaStorage:
         lane = self._lane
         if lane.gpu.lost is not None:
             raise lane.gpu.lost
-        try:
-            with lane.device, lane.on:
-                pointer = cupy.cuda.alloc(nbytes)
-        except (runtime.CUDARuntimeError, OverflowError) as error:
-            if is_sticky(error):
-                raise lane.gpu.failed(error) from None
-            raise MemoryError(str(error)) from None
-        born = None
-        if not self._used_in_order and isinstance(pointer.mem, cupy.cuda.MemoryAsync):
-            born = lane.record(self._stream, 0)
-        return CudaStorage(pointer, born)
+        size = -(-nbytes // _UNIT) * _UNIT or _UNIT
+        kept = self._kept.get(size)
+        if kept and cupy.cuda.get_allocator() == self._allocator:
+            self._kept_bytes -= size
+            return kept.pop()
+        return self._new(size)
 
     def birth(self, storage: CudaStorage) -> Sequence[CudaEvent]:
         """The events after which new storage may be used."""
         return () if storage.born is None else (storage.born,)
 
     def free(self, storage: CudaStorage) -> None:
-        storage.pointer = None
+        size = storage.nbytes
+        if size <= _KEPT_BLOCK and self._kept_bytes + size <= _KEPT_BYTES and not storage.in_order:
+            self._kept.setdefault(size, []).append(storage)
+            self._kept_bytes += size
+        else:
+            storage.view = storage.pointer = None
+
+    def _new(self, size: int) -> CudaStorage:
+        lane = self._lane
+        allocator = cupy.cuda.get_allocator()
+        if allocator != self._allocator:
+            self._forget()
+            self._allocator = allocator
+        try:
+            with lane.device, lane.on:
+                storage = CudaStorage(cupy.cuda.alloc(size), size)
+        except (runtime.CUDARuntimeError, OverflowError) as error:
+            if is_sticky(error):
+                raise lane.gpu.failed(error) from None
+            raise MemoryError(str(error)) from None
+        if storage.in_order and not self._used_in_order:
+            storage.born = lane.record(self._stream, 0)
+        return storage
+
+    def _forget(self) -> None:
+        """Give the kept blocks back to where they came from."""
+        self._kept.clear()
+        self._kept_bytes = 0
 
     def trim(self) -> int:
         """Return what CuPy's pool keeps for this arena to the system. Allocators that keep nothing return nothing."""
+        self._forget()
         free_all_blocks: Callable[..., Any] | None = getattr(
             getattr(cupy.cuda.get_allocator(), "__self__", None), "free_all_blocks", None
         )
