@@ -48,6 +48,20 @@ bool in_bounds(Lock& lock, const Block& block, const Touch& touch, const SourceP
   return true;
 }
 
+// Reports a race between two accesses. True: whatever races with the old one must also race with the new one, so that
+// the old one can be forgotten.
+bool replaces(Lock& lock, const Block& block, const Touch& touch, const Access& old, int actor, const Clock& clock,
+              const SourcePtr& source) {
+  bool ordered = old.tick <= clock.at(old.actor);
+  if (!ordered && (touch.write || old.write) && touch.region.meets(old.region)) {
+    std::string bytes = touch.region.text(reinterpret_cast<uintptr_t>(block.base));
+    report(lock, "race", "bytes " + bytes + " of " + place_of(block),
+           {{word(touch.write), source}, {word(old.write), old.source}});
+  }
+  bool stronger = touch.write || (!old.write && old.actor == actor);
+  return ordered && stronger && touch.region.covers(old.region);
+}
+
 }  // namespace
 
 bool check_access(Lock& lock, const Touch& touch, int actor, const Clock& clock, const SourcePtr& source) {
@@ -67,20 +81,16 @@ bool check_access(Lock& lock, const Touch& touch, int actor, const Clock& clock,
 
   std::vector<Access>& history = block->history;
   if (history.size() > kLongHistory) forget_settled(history);
-  std::vector<Access> kept;
-  kept.reserve(history.size() + 1);
-  for (Access& old : history) {
-    bool ordered = old.tick <= clock.at(old.actor);
-    if (!ordered && (touch.write || old.write) && region.meets(old.region)) {
-      std::string text = "bytes " + region.text(reinterpret_cast<uintptr_t>(block->base)) + " of " + place_of(*block);
-      report(lock, "race", text, {{word(touch.write), source}, {word(old.write), old.source}});
+  size_t kept = 0;
+  for (size_t i = 0; i < history.size(); ++i) {
+    Access& old = history[i];
+    if (!region.near(old.region) || !replaces(lock, *block, touch, old, actor, clock, source)) {
+      if (kept != i) history[kept] = std::move(old);
+      ++kept;
     }
-    // Forget an access when whatever races with it must also race with the new one.
-    bool stronger = touch.write || (!old.write && old.actor == actor);
-    if (!(ordered && stronger && region.covers(old.region))) kept.push_back(std::move(old));
   }
-  kept.push_back({region, touch.write, actor, clock.at(actor), source});
-  history.swap(kept);
+  history.resize(kept);
+  history.push_back({region, touch.write, actor, clock.at(actor), source});
   return true;
 }
 

@@ -80,15 +80,13 @@ Region Region::strided(const void* ptr, size_t itemsize, int ndim, const int64_t
   std::stable_sort(region.repeats_.begin(), region.repeats_.end(),
                    [](const Repeat& a, const Repeat& b) { return a.stride > b.stride; });
   merge(region.run_, region.repeats_);
+  Part whole{0, int64_t(region.run_), region.repeats_.data(), region.repeats_.size()};
+  region.end_ = region.begin_ + uintptr_t(whole.extent());
   return region;
 }
 
-uintptr_t Region::end() const {
-  return begin_ + uintptr_t(Part{0, int64_t(run_), repeats_.data(), repeats_.size()}.extent());
-}
-
 bool Region::meets(const Region& other) const {
-  if (empty() || other.empty()) return false;
+  if (empty() || other.empty() || !near(other)) return false;
   int64_t budget = 1 << 20;
   Part mine{int64_t(begin_), int64_t(run_), repeats_.data(), repeats_.size()};
   Part theirs{int64_t(other.begin_), int64_t(other.run_), other.repeats_.data(), other.repeats_.size()};

@@ -18,19 +18,22 @@ struct Repeat {
 class Region {
  public:
   Region() = default;
-  Region(const void* ptr, size_t size) : anchor_(ptr), begin_(reinterpret_cast<uintptr_t>(ptr)), run_(size) {}
+  Region(const void* ptr, size_t size)
+      : anchor_(ptr), begin_(reinterpret_cast<uintptr_t>(ptr)), end_(begin_ + size), run_(size) {}
 
   // Of an array with strides in bytes, in any order and of any sign.
   static Region strided(const void* ptr, size_t itemsize, int ndim, const int64_t* shape, const int64_t* strides);
 
   const void* anchor() const { return anchor_; }  // the address it was made from: the first element's
   uintptr_t begin() const { return begin_; }
-  uintptr_t end() const;  // one past the last byte
+  uintptr_t end() const { return end_; }  // one past the last byte
   uint64_t run() const { return run_; }
   bool empty() const { return run_ == 0; }
   bool contiguous() const { return repeats_.empty(); }
   const std::vector<Repeat>& repeats() const { return repeats_; }
 
+  // Whether there is a byte between the first and the last one of both.
+  bool near(const Region& other) const { return begin_ < other.end_ && other.begin_ < end_; }
   bool meets(const Region& other) const;
   // False also where it would be hard to tell.
   bool covers(const Region& other) const;
@@ -39,7 +42,7 @@ class Region {
 
  private:
   const void* anchor_ = nullptr;
-  uintptr_t begin_ = 0;
+  uintptr_t begin_ = 0, end_ = 0;
   uint64_t run_ = 0;
   std::vector<Repeat> repeats_;
 };

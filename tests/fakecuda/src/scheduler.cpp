@@ -254,8 +254,7 @@ bool host_query(Call& call, const MarkerPtr& marker) {
   if (!marker) return true;
   make_progress(call.lock());
   // A caller that polls must get there in the end, but not at once.
-  static int polls = 0;
-  if (state().mode == Mode::lazy && !marker->done && ++polls % 3 == 0) force(call.lock(), marker, false);
+  if (state().mode == Mode::lazy && !marker->done && ++state().polls % 3 == 0) force(call.lock(), marker, false);
   if (!marker->done) return false;
   call.host().clock.join(marker->clock);
   return true;
@@ -278,6 +277,8 @@ void set_mode(Call& call, Mode mode, unsigned seed) {
   drain(call);
   state().mode = mode;
   state().rng.seed(seed);
+  state().polls = 0;
+  state().launches = seed;
   start_workers(call.lock());
   state().changed.notify_all();
 }

@@ -174,7 +174,8 @@ struct State {
   std::map<uintptr_t, Piece> pieces;
   std::set<std::pair<int, int>> peers;  // (device, peer) with access enabled
   size_t pinned_used = 0, pinned_peak = 0;
-  uint32_t launches = 0;
+  uint32_t launches = 0;  // the seed of the next kernel's order of threads
+  int polls = 0;
 
   Faults faults;
   Records records;
