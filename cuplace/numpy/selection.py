@@ -122,8 +122,7 @@ def _by_array(x: Any, items: tuple[Any, ...], at: int) -> Array:
 def _check_mask(index: Any, shape: tuple[int, ...], at: int) -> None:
     if typeof(index).dtype.kind == "b" and np.shape(index) != shape:
         raise errors.ArrayIndexError(
-            f"boolean index did not match shape of indexed array in index {at}: got {np.shape(index)}, "
-            f"expected {shape}"
+            f"boolean index did not match shape of indexed array in index {at}: got {np.shape(index)}, expected {shape}"
         )
 
 
@@ -166,7 +165,9 @@ def take(a: Any, indices: Any, axis: int | None = None, out: None = None, mode: 
     """
     require_arrays("take", a, indices)
     if mode in ("raise", "wrap"):
-        raise NotImplementedError(f"The {mode!r} mode to jnp.take is not supported.\nUse one of the modes 'fill' and 'clip'.")
+        raise NotImplementedError(
+            f"The {mode!r} mode to jnp.take is not supported.\nUse one of the modes 'fill' and 'clip'."
+        )
     if mode not in (None, "fill", "clip"):
         raise errors.ModeArgumentError(f"Invalid mode {mode!r} for np.take\nUse one of the modes 'fill' and 'clip'.")
     if typeof(indices).dtype.kind not in "iu":

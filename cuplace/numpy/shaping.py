@@ -78,7 +78,9 @@ def _reshape(a: Any, /, shape: Any, order: str, sharding: Any) -> Any:
     if order == "A":
         raise NotImplementedError("np.reshape order=A is not implemented.\nUse one of the orders 'C' and 'F'.")
     if order != "F":
-        raise errors.OrderArgumentError(f"Unexpected value for 'order' argument: {order}.\nUse one of the orders 'C' and 'F'.")
+        raise errors.OrderArgumentError(
+            f"Unexpected value for 'order' argument: {order}.\nUse one of the orders 'C' and 'F'."
+        )
     turned = bind(TRANSPOSE, a, permutation=tuple(range(a.ndim))[::-1])
     turned = bind(RESHAPE, turned, shape=new[::-1])
     return bind(TRANSPOSE, turned, permutation=tuple(range(len(new)))[::-1], out_sharding=sharding)
@@ -167,8 +169,9 @@ permute_dims = transpose
 def matrix_transpose(x: Any, /) -> Array:
     """The last two dimensions exchanged. Raises AxisArgumentError, a ValueError, where there are fewer."""
     require_arrays("matrix_transpose", x)
-    if np.ndim(x) < 2:
-        raise errors.AxisArgumentError(f"x must be at least two-dimensional for matrix_transpose; got ndim={np.ndim(x)}")
+    ndim = np.ndim(x)
+    if ndim < 2:
+        raise errors.AxisArgumentError(f"x must be at least two-dimensional for matrix_transpose; got ndim={ndim}")
     return swapaxes(x, -1, -2)
 
 

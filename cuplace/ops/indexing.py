@@ -101,8 +101,8 @@ def _item(item: Any, dim: int, size: int) -> Item:
     if isinstance(item, bool) or not hasattr(item, "__index__"):
         if not isinstance(item, int | float | complex | np.ndarray | np.generic):
             raise errors.ArrayIndexError(
-                "only integers, slices (`:`), ellipsis (`...`), newaxis (`None`) and integer or boolean arrays are valid "
-                f"indices. Got {item!r}"
+                "only integers, slices (`:`), ellipsis (`...`), newaxis (`None`) and integer or boolean arrays are "
+                f"valid indices. Got {item!r}"
             )
         raise errors.IndexTypeError(
             f"Indexer must have integer or boolean type, got indexer with type {np.asarray(item).dtype}\n"

@@ -184,21 +184,21 @@ def test_positions_of_truths_stay_with_a_committed_array(platform: Platform) -> 
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda x: x[np.ones(3, bool)], IndexError, r"^boolean index did not match .* index 0: got \(3,\), expected \(4,\)"),
+        (lambda x: x[np.ones(3, bool)], IndexError, r"^boolean index did not match .* 0: got \(3,\), expected \(4,\)"),
         (lambda x: x[1:, np.ones((6, 2), bool)], IndexError, r"index 1: got \(6, 2\), expected \(6, 3\)"),
         (lambda x: x[..., np.ones(4, bool)], IndexError, r"index 1: got \(4,\), expected \(3,\)"),
         (lambda x: x[None, np.ones(4, bool), 0:1, np.ones(3, bool)], TypeError, "several arrays"),
         (lambda x: x[{}], IndexError, r"^only integers, slices .* are valid indices\. Got \{\}"),
         (lambda x: x[set()], IndexError, r"^only integers, slices .* are valid indices\. Got set\(\)"),
         (lambda x: x[1.0], TypeError, "^Indexer must have integer or boolean type, got indexer with type float"),
-        (lambda x: jnp.take(x, [0]), TypeError, "^take requires ndarray or scalar arguments, got <class 'list'> at pos"),
+        (lambda x: jnp.take(x, [0]), TypeError, "^take requires .* arguments, got <class 'list'> at pos"),
         (lambda x: jnp.take(None, 0), TypeError, "^take requires ndarray or scalar arguments, got <class 'NoneType'>"),
         (lambda x: jnp.take(x, 0, mode="wrap"), NotImplementedError, "The 'wrap' mode to jnp.take is not supported"),
         (lambda x: jnp.take(x, 0, mode="nonsense"), ValueError, "Invalid mode 'nonsense' for np.take"),
         (lambda x: jnp.nonzero([0, 1]), TypeError, "^nonzero requires ndarray or scalar arguments, got <class 'list'>"),
     ],
 )  # fmt: skip
-def test_indices_that_are_refused(call: object, error: type, text: str, platform: Platform) -> None:
+def test_masks_positions_and_modes_that_are_refused(call: object, error: type, text: str, platform: Platform) -> None:
     with pytest.raises(error, match=text):
         call(jnp.asarray(X))
 

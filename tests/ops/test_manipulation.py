@@ -119,7 +119,7 @@ def test_a_split_that_cuts_through_shards_is_refused() -> None:
 
 
 def test_joined_shards_that_do_not_divide_are_refused() -> None:
-    with pytest.raises(errors.ShardingTypeError, match=r"sharded over \('y',\), makes 10 elements, which cannot be cut"):
+    with pytest.raises(errors.ShardingTypeError, match=r"sharded over \('y',\), makes 10 elements, which"):
         infer(ops.CONCATENATE, [typed((8, 8), "y"), unplaced((2, 8))], {"axis": 0})
 
 
