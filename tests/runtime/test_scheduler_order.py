@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuplace.errors import RaceError
 from cuplace.runtime import memory
 from cuplace.runtime.backends.cpu import open_backend
 from cuplace.runtime.backends.sim.links import NO_DEMAND
@@ -208,3 +209,25 @@ def test_without_a_rule_some_value_is_wrong(
         except WrongValueError:
             return
     pytest.fail(f"{SEEDS} seeds gave right values")
+
+
+INVISIBLE = {sources_read_later}
+"""What the host writes into arrays of its own is not followed, so nobody sees that they are read too late."""
+
+
+@pytest.mark.parametrize(
+    "mutate", [mutate for mutate in MUTANTS if mutate not in INVISIBLE], ids=lambda mutate: mutate.__name__
+)
+def test_without_a_rule_a_race_is_reported(
+    mutate: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch, restored_config: None
+) -> None:
+    """By the detector, and never later than by a wrong value."""
+    config.update("check_order", True)
+    mutate(monkeypatch)
+    for seed in range(SEEDS):
+        platform = open_platform("sim", 3, seed=seed)
+        try:
+            RandomProgram(platform, seed, latches=config.max_device_bytes is None).run()
+        except RaceError:
+            return
+    pytest.fail(f"{SEEDS} seeds had no race")
