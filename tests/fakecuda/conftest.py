@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 from collections.abc import Iterator
 from types import ModuleType
@@ -34,11 +36,30 @@ def cp(installed: None) -> Iterator[ModuleType]:
 
     fakecuda.reset()
     fakecuda.set_mode("eager")
+    enabled = _disable_peer_access(cupy)
     cupy.cuda.Device(0).use()
     cupy.cuda.Stream.null.use()
     yield cupy
     fakecuda.set_mode("eager")
     fakecuda.reset()
+    _enable_peer_access(cupy, enabled)
+
+
+def _disable_peer_access(cupy: ModuleType) -> list[tuple[int, int]]:
+    """Take back the peer access that tests of the library enabled in this process; the pairs that had it."""
+    runtime, enabled = cupy.cuda.runtime, []
+    for device, peer in itertools.permutations(range(DEVICES), 2):
+        with cupy.cuda.Device(device), contextlib.suppress(runtime.CUDARuntimeError):
+            runtime.deviceDisablePeerAccess(peer)
+            enabled.append((device, peer))
+    return enabled
+
+
+def _enable_peer_access(cupy: ModuleType, pairs: list[tuple[int, int]]) -> None:
+    runtime = cupy.cuda.runtime
+    for device, peer in pairs:
+        with cupy.cuda.Device(device), contextlib.suppress(runtime.CUDARuntimeError):  # enabled again by the test
+            runtime.deviceEnablePeerAccess(peer)
 
 
 @pytest.fixture(params=[*MODES, "random-2"])
