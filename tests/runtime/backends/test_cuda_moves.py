@@ -38,9 +38,7 @@ def numbers(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
     return np.arange(np.prod(shape)).reshape(shape).astype(dtype)
 
 
-def send(
-    source: Buffer, from_box: tuple[slice, ...] | None, target: Buffer, to_box: tuple[slice, ...] | None
-) -> None:
+def send(source: Buffer, from_box: tuple[slice, ...] | None, target: Buffer, to_box: tuple[slice, ...] | None) -> None:
     stream = source.device.transfer_to(target.device)
     task = CopyTask(from_box, to_box, stream.path or "", 0)
     source.device.scheduler.submit_moves([(task, stream, source, target)])

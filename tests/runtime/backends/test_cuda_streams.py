@@ -278,12 +278,28 @@ def test_the_users_allocator_is_respected(cuda: Platform) -> None:
     np.testing.assert_array_equal(read(result), VALUES**2)
 
 
+def allocators() -> dict[str, Any]:
+    """What users set for CuPy: at once or in stream order, pooled or not."""
+    import cupy
+    from cupy.cuda import memory, runtime
+
+    return {
+        "raw": memory._malloc,
+        "async": cupy.cuda.malloc_async,
+        "pool of async": cupy.cuda.MemoryPool(cupy.cuda.malloc_async).malloc,
+        "python": cupy.cuda.PythonFunctionAllocator(
+            lambda size, device: runtime.malloc(size), lambda address, device: runtime.free(address)
+        ).malloc,
+    }
+
+
+@pytest.mark.parametrize("name", ["raw", "async", "pool of async", "python"])
 @pytest.mark.parametrize("cuda", [Case("eager"), Case("lazy"), Case("random", 5), Case("random", 6)], indirect=True)
-def test_memory_of_a_stream_ordered_allocator_is_waited_for(cuda: Platform) -> None:
+def test_memory_of_any_allocator_is_in_order(cuda: Platform, name: str) -> None:
     import cupy
 
     device, other = cuda.devices[:2]
-    with cupy.cuda.using_allocator(cupy.cuda.malloc_async):
+    with cupy.cuda.using_allocator(allocators()[name]):
         for i in range(5):
             source = put(device, VALUES + i)
             moved = move(compute(SQUARE, source), other)

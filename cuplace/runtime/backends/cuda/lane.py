@@ -189,7 +189,10 @@ def query(event: CudaEvent) -> bool:
     if status == 0:
         lane.complete(event.seq)
         return True
-    lane.gpu.failed(runtime.CUDARuntimeError(status))
+    error = runtime.CUDARuntimeError(status)
+    if not is_sticky(error):
+        raise error
+    lane.gpu.failed(error)
     return True
 
 

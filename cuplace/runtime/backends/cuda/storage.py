@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.stream import CudaStream
 
 
+_AT_ONCE = ("Memory", "ManagedMemory")
+"""Kinds of CuPy's memory, pooled or not, that exist at once. Other allocators may work in the order of a stream."""
+
 _UNIT = 512  # the pools of CuPy round up to it
 _KEPT_BLOCK = 1 << 20
 _KEPT_BYTES = 64 << 20
@@ -29,7 +32,7 @@ class CudaStorage:
     def __init__(self, pointer: Any, nbytes: int) -> None:
         self.pointer = pointer
         self.nbytes = nbytes
-        self.in_order = isinstance(pointer.mem, cupy.cuda.MemoryAsync)
+        self.in_order = getattr(pointer.mem, "identity", type(pointer.mem).__name__) not in _AT_ONCE
         self.born: CudaEvent | None = None
         self.view: Any = None
 
@@ -48,8 +51,8 @@ class CudaPool:
     Small blocks that come back are kept, up to a bound, for the next request of their size: asking CuPy for them would
     cost as much as launching a kernel.
 
-    Of an allocator that works in stream order (``cudaMallocAsync``) memory exists from a point of that lane on:
-    ``birth`` tells who must wait for it. Memory of CuPy's default pools exists at once.
+    Memory of an allocator that works in stream order (``cudaMallocAsync``, RMM) exists from a point of that lane on:
+    ``birth`` tells what must be waited for. Memory of CuPy's default pools exists at once.
     """
 
     def __init__(self, stream: CudaStream, *, used_in_order: bool) -> None:
