@@ -3,7 +3,7 @@
 CuPy's source comes from the package index and stays in the cache. ``install`` builds when it must; to build now, and
 to see how long each step takes::
 
-    python -m tests.fakecuda.build
+    python -m tests.fakecuda
 """
 
 from __future__ import annotations
@@ -190,8 +190,3 @@ def _make_runtime(source: Path, work: Path) -> None:
     command = [CXX, *_FLAGS, "-shared", "-w", *_include_flags(), f"-I{api}", f"-I{source}", work / "runtime.cpp"]
     command += [f"-L{work}", "-l:libcuda.so.1", "-Wl,-rpath,$ORIGIN", "-Wl,-z,now", "-o", work / "runtime.so"]
     cache.run(command)
-
-
-if __name__ == "__main__":
-    print("built in", build(log=print))
-    print("CuPy's source in", cupy_source())

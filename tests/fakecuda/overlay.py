@@ -65,6 +65,9 @@ def put_in_place(devices: int) -> None:
     """
     if "cupy_backends" in sys.modules:
         raise RuntimeError("CuPy was imported before the fake CUDA was installed: install it first")
+    reason = build.missing()
+    if reason is not None:
+        raise BuildError(reason)
     folder = build.build()
     os.environ["FAKECUDA_DEVICES"] = str(devices)
     # CUB's and Thrust's modules hold a CUDA runtime of their own, which the fake cannot serve.

@@ -261,19 +261,20 @@ def test_plain_pointers_reach_to_the_end_of_the_block_unless_declared(cp: Module
         event = streams[0].record()
     streams[1].wait_event(event)
 
-    def launch(stream: Any, at: int) -> None:
-        kernel((1,), (16,), (x[at : at + 8], x[at + 8 : at + 16], np.int32(8)), stream=stream)
+    def launch(stream: Any, source: int, target: int, *, declared: bool) -> None:
+        read, written = x[source : source + 8], x[target : target + 8]
+        if declared:
+            fakecuda.kernel_access([read], [written])
+        kernel((1,), (16,), (read, written, np.int32(8)), stream=stream)
 
-    launch(streams[0], 0)
-    launch(streams[1], 16)
+    launch(streams[0], 0, 8, declared=False)
+    launch(streams[1], 16, 24, declared=False)
     assert "race" in kinds()
     cp.cuda.runtime.deviceSynchronize()
-    for stream, at in zip(streams, (0, 16), strict=True):
-        fakecuda.kernel_access([x[at : at + 8]], [x[at + 8 : at + 16]])
-        launch(stream, at)
+    launch(streams[0], 0, 8, declared=True)
+    launch(streams[1], 16, 24, declared=True)
     assert kinds() == []
-    fakecuda.kernel_access([x[:8]], [x[24:32]])
-    launch(streams[0], 0)
+    launch(streams[0], 0, 24, declared=True)
     assert kinds() == ["race"]
 
 

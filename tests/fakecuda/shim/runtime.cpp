@@ -180,6 +180,7 @@ void sleep_ns(int64_t ns) { slept_ns += ns; }
 void run_grid(void (*thread)(void**), const Launch* launch, bool fibers, Outcome* outcome) {
   grid_dim = dim3(launch->grid[0], launch->grid[1], launch->grid[2]);
   block_dim = dim3(launch->block[0], launch->block[1], launch->block[2]);
+  running = nullptr;  // where a fault has ended the last kernel, it still holds its block
   thread_body = thread;
   thread_args = launch->args;
   std::vector<char> shared(launch->shared);  // aligned to 16 bytes, as all that `new` returns

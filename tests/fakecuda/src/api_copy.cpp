@@ -3,7 +3,6 @@
 
 #include "copies.h"
 #include "memory.h"
-#include "sanitizer.h"
 #include "scheduler.h"
 
 using namespace fakecuda;
@@ -45,11 +44,6 @@ bool must_wait(Call& call, const void* to, const void* from) {
   return kind_of(call, to) != MemoryKind::device || kind_of(call, from) != MemoryKind::device;
 }
 
-void fill_bytes(void* to, int value, size_t size) {
-  SanitizedRun whole(nullptr);
-  memset(to, value, size);
-}
-
 cudaError_t fill(Call& call, void* to, int value, size_t size, cudaStream_t handle) {
   if (!size) return cudaSuccess;
   Stream* stream = call.stream(handle);
@@ -57,7 +51,7 @@ cudaError_t fill(Call& call, void* to, int value, size_t size, cudaStream_t hand
   if (cudaError_t lost = call.lost(stream->device)) return call.end(lost);
   if (kind_of(call, to) == MemoryKind::pageable) return call.end(cudaErrorInvalidValue);
   state().records.filled += int64_t(size);
-  enqueue(call, *stream, {call.name(), [=] { fill_bytes(to, value, size); }, {{Region(to, size), true}}});
+  enqueue(call, *stream, {call.name(), [=] { memset(to, value, size); }, {{Region(to, size), true}}});
   return cudaSuccess;
 }
 

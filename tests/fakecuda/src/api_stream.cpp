@@ -99,7 +99,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void*
   Stream* stream = call.stream(handle);
   if (!stream) return call.end(cudaErrorInvalidResourceHandle);
   Work work{call.name(), [=] { function(data); }};
-  work.python = true;
+  work.kind = WorkKind::python;
   enqueue(call, *stream, std::move(work));
   return cudaSuccess;
 }
@@ -109,7 +109,7 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t func
   Stream* stream = call.stream(handle);
   if (!stream) return call.end(cudaErrorInvalidResourceHandle);
   Work work{call.name(), [=] { function(handle, cudaSuccess, data); }};
-  work.python = true;
+  work.kind = WorkKind::python;
   enqueue(call, *stream, std::move(work));
   return cudaSuccess;
 }

@@ -249,7 +249,7 @@ int fake_host_call(uintptr_t handle, const char* name, void (*function)(long), l
   if (!stream) return cudaErrorInvalidResourceHandle;
   if (cudaError_t lost = call.lost(stream->device)) return lost;
   Work work{name, [=] { function(id); }, touches_of(regions, count)};
-  work.python = true;
+  work.kind = WorkKind::python;
   enqueue(call, *stream, std::move(work));
   return cudaSuccess;
 }

@@ -4,7 +4,6 @@
 
 #include "kernels.h"
 #include "memory.h"
-#include "sanitizer.h"
 #include "scheduler.h"
 
 namespace fakecuda {
@@ -86,8 +85,7 @@ const volatile int32_t* flag_of(const HostKernel& kernel, void** args) {
 // --- launching -----------------------------------------------------------------------------------------------------
 
 // Runs the kernel with its own copy of the arguments, taken at the call as CUDA does.
-std::function<void()> kernel_run(Call& call, const HostKernel& kernel, void** args, const LaunchShape& shape,
-                                 const std::vector<Touch>& touches) {
+std::function<void()> kernel_run(Call& call, const HostKernel& kernel, void** args, const LaunchShape& shape) {
   std::vector<std::vector<char>> values;
   for (size_t i = 0; i < kernel.params.size(); ++i) {
     auto bytes = static_cast<const char*>(args[i]);
@@ -95,15 +93,12 @@ std::function<void()> kernel_run(Call& call, const HostKernel& kernel, void** ar
   }
   uint32_t seed = state().launches++;
   SourcePtr source = call.source(kernel.name);
-  return [&kernel, values, shape, seed, source, touches]() mutable {
+  return [&kernel, values, shape, seed, source]() mutable {
     std::vector<void*> pointers;
     for (auto& value : values) pointers.push_back(value.data());
     shim::Launch launch{pointers.data(), shape.grid, shape.block, shape.shared, seed};
     shim::Outcome outcome = {};
-    {
-      SanitizedRun fence(&touches);
-      kernel.run(&launch, &outcome);
-    }
+    kernel.run(&launch, &outcome);
     if (outcome.divergent_barriers == 0) return;
     Lock lock(state().mutex);
     report(lock, "divergent barrier", "not all threads of a block reach a barrier", {{"launch", source}});
@@ -158,9 +153,9 @@ CUresult launch(Call& call, const Function& function, const LaunchShape& shape, 
   if (fault && !fault->when_run) return CUresult(fault->error);
 
   ++state().records.launches[kernel.name];
-  Work work{kernel.name};
+  Work work{kernel.name, kernel_run(call, kernel, args, shape)};
+  work.kind = WorkKind::kernel;
   work.touches = touches ? std::move(*touches) : guess_touches(call, kernel, args);
-  work.run = kernel_run(call, kernel, args, shape, work.touches);
   work.gate = flag_of(kernel, args);
   if (fault) work.fault = fault->error;
   check_peers(call, kernel, stream->device, work.touches);

@@ -46,6 +46,8 @@ bool find_sanitizer() {
   return true;
 }
 
+bool has_sanitizer() { return poison != nullptr; }
+
 SanitizedRun::SanitizedRun(const std::vector<Touch>* touches) {
   if (!poison) return;
   alone_ = std::unique_lock<std::mutex>(one_at_a_time());

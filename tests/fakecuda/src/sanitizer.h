@@ -8,6 +8,7 @@ namespace fakecuda {
 
 // Looks for the sanitizer, whose library must have been preloaded. False: it is not there.
 bool find_sanitizer();
+bool has_sanitizer();
 
 // Holds while one kernel or copy runs. Kernels run one at a time then.
 class SanitizedRun {

@@ -9,6 +9,7 @@
 #include "checker.h"
 #include "guard.h"
 #include "memory.h"
+#include "sanitizer.h"
 
 namespace fakecuda {
 
@@ -62,6 +63,15 @@ std::string fault_text(const MemoryFault& fault) {
   return "signal " + std::to_string(fault.signal) + " at address " + address;
 }
 
+MemoryFault run_op(const Op& op) {
+  if (op.kind == WorkKind::python) {
+    op.run();
+    return {};
+  }
+  SanitizedRun alone(op.kind == WorkKind::kernel ? &op.fence : nullptr);
+  return run_guarded(op.run);
+}
+
 void run_front(Lock& lock, Stream& stream) {
   Op op = std::move(stream.queue.front());
   stream.queue.pop_front();
@@ -69,10 +79,8 @@ void run_front(Lock& lock, Stream& stream) {
   stream.busy = true;
   if (op.fault != cudaSuccess) lose(lock, stream.device, op.fault, op.what, "as the test wants it");
   if (op.run && state().devices[size_t(stream.device)].lost == cudaSuccess) {
-    MemoryFault fault;
     lock.unlock();
-    if (op.python) op.run();
-    else fault = run_guarded(op.run);
+    MemoryFault fault = run_op(op);
     lock.lock();
     if (fault.signal) lose(lock, stream.device, fault_error(fault), op.what, fault_text(fault));
   }
@@ -208,7 +216,8 @@ MarkerPtr enqueue(Call& call, Stream& stream, Work work) {
 
   Op op;
   op.run = std::move(work.run);
-  op.python = work.python;
+  op.kind = work.kind;
+  if (work.kind == WorkKind::kernel && has_sanitizer()) op.fence = work.touches;
   op.what = work.what;
   op.gate = {work.gate, now_ms() + state().gate_timeout_ms};
   op.fault = work.fault;

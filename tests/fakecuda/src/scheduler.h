@@ -19,7 +19,7 @@ struct Work {
   MarkerPtr after = {};  // something more to wait for
   const volatile int32_t* gate = nullptr;
   cudaError_t fault = cudaSuccess;
-  bool python = false;      // runs Python code
+  WorkKind kind = WorkKind::copy;
   Event* record = nullptr;  // marks the end of this work from now on
 };
 

@@ -69,9 +69,13 @@ struct Gate {
   double deadline_ms = 0;
 };
 
+// Memory faults of Python code are nobody's to survive.
+enum class WorkKind { copy, kernel, python };
+
 struct Op {
   std::function<void()> run;  // empty: only an order
-  bool python = false;        // it runs Python code, whose memory faults are nobody's to survive
+  WorkKind kind = WorkKind::copy;
+  std::vector<Touch> fence;  // with the sanitizer: what a kernel may touch
   std::string what;
   std::vector<MarkerPtr> waits;
   Gate gate;
