@@ -23,6 +23,7 @@ from cuplace.runtime.caller import Line, caller
 from cuplace.runtime.context import context_mesh
 from cuplace.runtime.device import Device
 from cuplace.transfer.execute import move, upload
+from cuplace.transfer.plan import plan_move
 
 _PLACES = frozenset({NamedSharding, SingleDeviceSharding, Device})
 _LEAVES = frozenset({Array, np.ndarray, bool, int, float, complex})
@@ -156,12 +157,21 @@ def _prepared(value: Any, target: Any, donate: Any, may_alias: Any) -> _Put:
         value._live()
         if donate == "strict":
             check_sole_owner(value)
-        found = Route(value._key, None, True) if place is None else route(value._key, place, may_alias)
+        found = _stay(value, may_alias) if place is None else route(value._key, place, may_alias)
         return _Put(value, found, donate)
     if getattr(type(value), "_is_tracer", False):
         return _Put(value, place, donate)
     values, weak_type = read_host_value(value)
     return _Put(values, host_key(values.shape, values.dtype, weak_type, place), donate)
+
+
+def _stay(array: Array, may_alias: Any) -> Route:
+    """The route of an array without a target: itself, or, with ``may_alias=False``, a copy that is placed as it is."""
+    key = array._key
+    if may_alias is not False:
+        return Route(key, None, True)
+    plan = plan_move(key.type.shape, key.type.dtype, key.sharding, key.sharding, False)
+    return Route(key, plan, False)
 
 
 def read_target(target: Any) -> Sharding | Device | None:

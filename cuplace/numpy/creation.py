@@ -34,8 +34,9 @@ from cuplace.ops.creation import EYE, IOTA
 from cuplace.ops.manipulation import BROADCAST, TRANSPOSE
 from cuplace.ops.reshape import RESHAPE
 from cuplace.ops.shapes import checked_shape, integers, normalize_axis
+from cuplace.runtime.context import context_mesh
 from cuplace.staging.eager import eager
-from cuplace.staging.trace import bind
+from cuplace.staging.trace import bind, tracing
 
 
 def _dtype_or(default: Any, dtype: Any, name: str) -> np.dtype:
@@ -98,6 +99,8 @@ def _full_like(a: Any, fill_value: Any, /, dtype: Any, weak_type: bool, device: 
 def _like(a: Any, fill_value: Any, dtype: Any, shape: Any, device: Any, name: str) -> Array:
     require_arrays(name, a)
     of = typeof(a)
+    if device is None and shape is None and isinstance(a, Array) and context_mesh() is not None and not tracing():
+        device = a.sharding if a.committed else None  # where the array is, not on the context mesh
     weak = dtype is None and of.weak_type
     wanted = of.dtype if dtype is None else dtypes.requested(dtype, name)
     if shape is None and device is None:

@@ -70,8 +70,9 @@ class Call:
         return self.out_spec is None
 
     def placed(self, operand: int) -> bool:
-        """Whether an operand has a say: one on a single device (or uncommitted) has none."""
-        return self.types[operand].mesh is not None
+        """Whether an operand has a say: one on a single device, or uncommitted, or on a mesh without axes, has none."""
+        mesh = self.types[operand].mesh
+        return mesh is not None and mesh.axis_names != ()
 
     def explicit(self, entry: Axes) -> Axes:
         return explicit_entry(entry, self.mesh)
@@ -116,8 +117,9 @@ def common_mesh(types: Sequence[ArrayType], out_sharding: NamedSharding | None =
     meshes = [t.mesh for t in types if t.mesh is not None]
     if out_sharding is not None:
         meshes.append(out_sharding.mesh.abstract_mesh)
+    meshes.sort(key=lambda mesh: not mesh.axis_names)  # one without axes says no more than a single device
     for mesh in meshes[1:]:
-        if mesh != meshes[0] and (_has_explicit(mesh) or _has_explicit(meshes[0])):
+        if mesh != meshes[0] and mesh.axis_names and (_has_explicit(mesh) or _has_explicit(meshes[0])):
             raise errors.MeshMismatchError(
                 f"Mesh for all inputs should be equal. Got one mesh: {meshes[0]} and another mesh: {mesh}\n"
                 f"{_how_they_meet(meshes[0], mesh)}"
@@ -291,9 +293,11 @@ def _divide(call: Call, kept: dict[Factor, Axes], restored: dict[Factor, Axes]) 
     """Give up axes that do not divide all dimensions of their factor into equal pieces."""
     for axes_of in (kept, restored):
         for factor, axes in axes_of.items():
-            fitting = _fitting(call, factor, axes)
-            if fitting != axes and call.strict and call.explicit(axes):
-                raise _not_whole(call, factor)
+            fitting, explicit = _fitting(call, factor, axes), call.explicit(axes)
+            if fitting != axes and call.strict and explicit:
+                fitting = _fitting(call, factor, explicit)
+                if fitting != explicit:
+                    raise _not_whole(call, factor)
             axes_of[factor] = fitting
 
 

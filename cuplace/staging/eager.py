@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
@@ -34,7 +35,7 @@ from cuplace.array.array import Array
 from cuplace.array.put import read_target
 from cuplace.array.pytree import flatten, map_leaves, unflatten
 from cuplace.placement.sharding import SingleDeviceSharding
-from cuplace.runtime.context import context_key
+from cuplace.runtime.context import context_key, set_mesh
 from cuplace.runtime.device import Device
 from cuplace.staging.frozen import frozen
 from cuplace.staging.operand import is_scalar, quick_key
@@ -211,7 +212,8 @@ class Eager:
         key = (structure, tuple(map(quick_key, operands)), statics, target, context_key())
         bound = self._bound.get(key)
         if bound is None:
-            bound = self._bind(operands, structure, values, statics, target)
+            with nullcontext() if target is None else set_mesh(None):  # where the results go has been said
+                bound = self._bind(operands, structure, values, statics, target)
             keep(self._bound, key, bound)
         if spelled is not None and self._signature.rest is None:
             self._remember(args, kwargs, spelled, bound)

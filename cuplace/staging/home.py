@@ -154,11 +154,12 @@ def _home(call: Call, claims: list[Claim], governors: list[tuple[bool, int] | No
 
 
 def _check_moves(call: Call, home: Home, claims: list[Claim]) -> None:
-    """Check that the moves inside the program stay on its devices."""
+    """Check that the moves inside the program stay on its devices; a `device_put` among them commits the results."""
     first = claims[0] if claims else Claim(home.sharding, lambda: "jit's default device", str)
     for equation in call.program.walk():
         if equation.op is PUT:
             sharding, who = equation.params["sharding"], equation.params["who"]
+            home.committed |= equation.params["commits"]
         else:
             sharding, who = equation.params.get("out_sharding"), "out_sharding inside jit"
         if sharding is not None and sharding.flat_devices != home.devices:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def jit(
-    fun: Any = None, /, *, in_shardings: Any = UNSPECIFIED, out_shardings: Any = UNSPECIFIED,
+    fun: Any = UNSPECIFIED, /, *, in_shardings: Any = UNSPECIFIED, out_shardings: Any = UNSPECIFIED,
     static_argnums: Any = None, static_argnames: Any = None, donate_argnums: Any = None,
     donate_argnames: Any = None, keep_unused: bool = False, inline: bool = False,
 ) -> Any:  # fmt: skip
@@ -79,7 +79,7 @@ def jit(
         "static_argnames": static_argnames, "donate_argnums": donate_argnums, "donate_argnames": donate_argnames,
         "keep_unused": keep_unused,
     }  # fmt: skip
-    if fun is None:
+    if fun is UNSPECIFIED:
         return functools.partial(Jitted, **options)
     return Jitted(fun, **options)
 

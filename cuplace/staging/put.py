@@ -15,7 +15,8 @@ from cuplace.staging.trace import current, lift
 from cuplace.staging.tracer import Tracer
 
 PUT = StagedOp("device_put")
-"""Params: ``sharding`` (where to) and ``who`` (what errors call it)."""
+"""Params: ``sharding`` (where to), ``who`` (what errors call it) and ``commits`` (whether results are committed, also
+where no argument is: `device_put` does so, `reshard` does not)."""
 
 
 def staged_put(value: Any, target: Sharding | Device | None, donate: Any = False) -> Any:
@@ -25,6 +26,7 @@ def staged_put(value: Any, target: Sharding | Device | None, donate: Any = False
 
     Raises:
         RankError, IndivisibleError: ValueErrors, where the target does not fit the shape.
+        UnexpectedTracerError: a TypeError, for a value whose trace is over.
     """
     return constrain(value, target, "device_put inside jit")
 
@@ -32,10 +34,10 @@ def staged_put(value: Any, target: Sharding | Device | None, donate: Any = False
 def staged_reshard(value: Any, sharding: NamedSharding) -> Any:
     """`reshard` of a traced value; its result has a spec of full rank."""
     spec = sharding.spec.padded(lift(value).ndim)
-    return constrain(value, sharding.update(spec=spec), "reshard inside jit")
+    return constrain(value, sharding.update(spec=spec), "reshard inside jit", commits=False)
 
 
-def constrain(value: Any, target: Sharding | Device | None, who: str) -> Any:
+def constrain(value: Any, target: Sharding | Device | None, who: str, commits: bool = True) -> Any:
     """The value laid out as ``target`` says; ``who`` is what errors call the demand."""
     tracer = lift(value)
     if target is None:
@@ -45,7 +47,7 @@ def constrain(value: Any, target: Sharding | Device | None, who: str) -> Any:
     out = type_under(tracer.shape, tracer.dtype, tracer.weak_type, sharding)
     trace = current.trace
     assert trace is not None
-    result: Tracer = trace.emit(PUT, (tracer.atom,), (out,), {"sharding": sharding, "who": who})[0]
+    result: Tracer = trace.emit(PUT, (tracer.atom,), (out,), {"sharding": sharding, "who": who, "commits": commits})[0]
     return result
 
 

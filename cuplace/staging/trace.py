@@ -164,6 +164,8 @@ def lift(value: Any) -> Tracer:
         UnexpectedTracerError: it is a value of a function that has been recorded already.
     """
     trace = current.trace
+    if trace is None and type(value) is Tracer:
+        raise value.leaked()
     assert trace is not None, "lift outside of a trace"
     return value if type(value) is Tracer and value.trace is trace else Tracer(trace, trace.atom(value))
 

@@ -163,6 +163,15 @@ def test_arrays_that_share_all_memory_are_deleted_together(platform):
     np.testing.assert_array_equal(single, numbers(8))
 
 
+def test_may_alias_false_without_a_target_copies_in_place(platform):
+    x = device_put(numbers(8), platform.devices[1])
+    for one in (x, device_put(numbers(8)), device_put(numbers(8), on(places(platform).full, "x"))):
+        copy = device_put(one, may_alias=False)
+        assert (copy.committed, copy.sharding, copy is one) == (one.committed, one.sharding, False)
+        one.delete()
+        np.testing.assert_array_equal(np.asarray(copy), numbers(8))
+
+
 def test_may_alias_false_copies(platform):
     x = device_put(numbers(8), on(places(platform).full, "x"))
     copy = device_put(x, x.sharding, may_alias=False)

@@ -131,6 +131,18 @@ def test_new_arrays_go_to_the_default_device_or_the_context_mesh(platform: Platf
             assert made.sharding.is_equivalent_to(NamedSharding(grid(), P()), made.ndim)
 
 
+def test_a_device_that_is_asked_for_wins_over_the_context_mesh(platform: Platform) -> None:
+    device = platform.devices[3]
+    mine = cuplace.device_put(np.float32([1]), device)
+    with cuplace.set_mesh(grid()):
+        for made in (
+            jnp.zeros(8, device=device), jnp.arange(8, device=device), jnp.linspace(0, 1, 3, device=device),
+            jnp.asarray(jnp.asarray(2.5, device=device), device=device), jnp.zeros_like(mine), jnp.full_like(mine, 2),
+        ):  # fmt: skip
+            assert (made.devices(), made.committed) == ({device}, True)
+        assert jnp.zeros(8).devices() == jnp.zeros_like(jnp.zeros(8)).devices() == set(grid().flat_devices)
+
+
 def test_creation_inside_jit(platform: Platform) -> None:
     f = cuplace.jit(lambda a: a + jnp.arange(8.0) * jnp.ones((4, 1)) + jnp.zeros_like(a))
     np.testing.assert_array_equal(np.asarray(f(put(counted(4, 8), "x", "y"))), counted(4, 8) + np.arange(8))

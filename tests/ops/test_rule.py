@@ -8,8 +8,9 @@ from hypothesis import given
 from cuplace import errors
 from cuplace.array.type import ArrayType
 from cuplace.ops.contraction import DOT_GENERAL, DotDims
-from cuplace.ops.elementwise import ADD, SIN
-from cuplace.ops.manipulation import TRANSPOSE
+from cuplace.ops.elementwise import ADD, SELECT, SIN
+from cuplace.ops.manipulation import SPLIT_PART, TRANSPOSE
+from cuplace.ops.op import Op
 from cuplace.ops.reductions import REDUCE_SUM
 from cuplace.ops.rule import common_memory_kind, common_mesh, infer, resolve
 from cuplace.placement.abstract_mesh import AbstractMesh
@@ -17,7 +18,7 @@ from cuplace.placement.axes import AxisType
 from cuplace.placement.spec import PartitionSpec as P
 from tests.ops.shards import X2Y4, X8, meshes, numbers, run, shapes, specs, typed, unplaced
 
-A = AxisType.Auto
+A, E = AxisType.Auto, AxisType.Explicit
 MATMUL = {"dims": DotDims((1,), (0,))}
 
 
@@ -94,6 +95,22 @@ def test_meshes_that_differ_in_anything_do_not_meet_unless_all_axes_are_auto(oth
     for one, two in ((X8, other), (other, X8)):
         with pytest.raises(errors.MeshMismatchError, match=what):
             common_mesh((typed((8,), mesh=one), typed((8,), mesh=two)))
+
+
+@pytest.mark.parametrize("op", [ADD, SELECT])
+def test_a_mesh_without_axes_says_no_more_than_a_single_device(op: Op) -> None:
+    nowhere = typed((8,), mesh=AbstractMesh((), ()))
+    there = typed((8,), "x")
+    operands = (nowhere, there) if op is ADD else (typed((), dtype=bool, mesh=None), nowhere, there)
+    out, how = infer(op, operands, {})
+    assert (out.mesh, out.spec, how.in_specs[-2]) == (X2Y4, P("x"), P("x"))
+    assert infer(ADD, (nowhere, unplaced((8,))), {})[0].mesh == nowhere.mesh
+
+
+def test_a_cut_that_only_auto_axes_hinder_keeps_the_explicit_ones() -> None:
+    mesh = AbstractMesh((2, 4), ("x", "y"), (A, E))
+    out, how = infer(SPLIT_PART, (typed((8, 8), ("x", "y"), mesh=mesh),), {"axis": 0, "start": 0, "stop": 4})
+    assert (str(out), how.out_spec) == ("float32[4@y,8]", P("y", None))
 
 
 def test_the_first_of_two_auto_meshes_is_taken() -> None:

@@ -182,6 +182,8 @@ def test_names_of_arguments_in_errors(platform):
 
 @pytest.mark.parametrize("wrong", [3, "text", [1]])
 def test_only_functions_are_jitted(platform, wrong):
+    with pytest.raises(TypeError, match="Expected a callable value, got None"):
+        cuplace.jit(None)
     with pytest.raises(TypeError, match="Expected a callable value, got"):
         cuplace.jit(wrong)
 

@@ -86,3 +86,25 @@ def test_targets_that_do_not_fit_are_told_while_tracing(platform):
         cuplace.jit(lambda x: cuplace.device_put(x, on(full, "x")))(numbers(7))
     with pytest.raises(ValueError, match=r"Length of sharding.spec"):
         cuplace.jit(lambda x: cuplace.device_put(x, on(full, None, "x")))(numbers(8))
+
+
+def test_a_put_commits_what_is_computed_where_it_is(platform):
+    here = platform.devices[0]
+    mesh = cuplace.make_mesh((1,), ("x",), devices=[here])
+    for target in (SingleDeviceSharding(here), here, on(mesh, "x")):
+        moved, other = cuplace.jit(lambda x, target=target: (cuplace.device_put(x, target), x + 1))(numbers(8))
+        assert (moved.committed, other.committed) == (True, True)
+    laid_out = cuplace.jit(lambda x: cuplace.reshard(x, on(mesh, "x")))(numbers(8))
+    assert not laid_out.committed  # as in JAX: it names a layout, not a place
+
+
+def test_leaked_values_cannot_be_put(platform):
+    leaked = []
+    cuplace.jit(lambda x: leaked.append(x) or x)(1.0)
+    for put in (
+        lambda x: cuplace.device_put(x, platform.devices[1]),
+        lambda x: cuplace.device_put([x], None),
+        lambda x: cuplace.reshard(x, on(places(platform).full)),
+    ):
+        with pytest.raises(errors.UnexpectedTracerError, match="Encountered an unexpected tracer"):
+            put(leaked[0])
