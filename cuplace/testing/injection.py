@@ -1,4 +1,4 @@
-"""For tests of programs that use cuplace: faults on demand, on the simulator."""
+"""Faults on demand."""
 
 from __future__ import annotations
 
