@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 import pytest
 
 import cuplace
-from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.platform import Platform, open_platform
 from cuplace.runtime.scheduler import Scheduler
 from tests import fakecuda
@@ -108,7 +108,7 @@ def _teach() -> None:
     hooks.library = fakecuda.library_call
 
     is_done, complete = lane.CudaEvent.done.fget, lane.Lane.complete
-    died, park = Buffer.__del__, Scheduler._park
+    scheduler_init = Scheduler.__init__
 
     def watched_done(event: Any) -> bool:
         done: bool = is_done(event)
@@ -120,15 +120,26 @@ def _teach() -> None:
         fakecuda.hand_on(id(self))  # before other threads can see it
         complete(self, seq)
 
-    def watched_death(buffer: Buffer) -> None:
-        fakecuda.hand_on(id(buffer.block.graveyard))
-        died(buffer)
-
-    def watched_park(scheduler: Scheduler) -> None:
-        fakecuda.take_over(id(scheduler.graveyard))
-        park(scheduler)
+    def watched_scheduler(self: Scheduler, backend: Any) -> None:
+        scheduler_init(self, backend)
+        self.graveyard = _WatchedGraveyard()
 
     lane.CudaEvent.done = property(watched_done)  # type: ignore[assignment]
     lane.Lane.complete = watched_complete  # type: ignore[method-assign]
-    Buffer.__del__ = watched_death  # type: ignore[method-assign]
-    Scheduler._park = watched_park  # type: ignore[method-assign]
+    Scheduler.__init__ = watched_scheduler  # type: ignore[method-assign]
+
+
+class _WatchedGraveyard(deque[Any]):
+    """Whoever takes a block in comes after the thread in which its buffer died.
+
+    It takes over block by block: a buffer may die in another thread while the scheduler takes in those before it.
+    """
+
+    def append(self, dead: Any) -> None:
+        fakecuda.hand_on(id(self))
+        super().append(dead)
+
+    def popleft(self) -> Any:
+        dead = super().popleft()
+        fakecuda.take_over(id(self))
+        return dead
