@@ -328,6 +328,14 @@ def _std(a: Any, /, axis: Any, dtype: Any, ddof: float, keepdims: bool, where: A
     return cast(spread, _variance_dtype(a, dtype))
 
 
+def _spread_options(
+    name: str, axis: Any, dtype: Any, ddof: float, correction: float | None, keepdims: Any
+) -> tuple[Any, Any, float, bool]:
+    """Axis, dtype, ddof and keepdims of `var` and `std`, as their traced bodies take them."""
+    ddof = ddof if correction is None else correction
+    return hashable_axis(axis), _requested_inexact(dtype, name), ddof, bool(keepdims)
+
+
 def var(
     a: Any,
     axis: Any = None,
@@ -347,8 +355,7 @@ def var(
         InexactDtypeError: a ValueError, where ``dtype`` is an integer type or bool.
     """
     _no_out("var", out)
-    ddof = ddof if correction is None else correction
-    return _var(a, hashable_axis(axis), _requested_inexact(dtype, "var"), ddof, bool(keepdims), where)
+    return _var(a, *_spread_options("var", axis, dtype, ddof, correction, keepdims), where)
 
 
 def std(
@@ -364,8 +371,7 @@ def std(
 ) -> Array:
     """The standard deviation over axes: the square root of `var`. Raises what `var` raises."""
     _no_out("std", out)
-    ddof = ddof if correction is None else correction
-    return _std(a, hashable_axis(axis), _requested_inexact(dtype, "std"), ddof, bool(keepdims), where)
+    return _std(a, *_spread_options("std", axis, dtype, ddof, correction, keepdims), where)
 
 
 # --- along one axis ----------------------------------------------------------------------------------------

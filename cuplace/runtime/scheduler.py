@@ -307,7 +307,7 @@ class Scheduler:
         """Free dead blocks that are complete, unless another thread is in a door: it may be waiting for memory."""
         if self.lock.acquire(blocking=False):
             try:
-                self.park()
+                self._park()
                 for memory in tuple(self.parking):
                     memory.collect()
             finally:
@@ -423,11 +423,7 @@ class Scheduler:
             _next_id(), task, stream, tuple(map(_id, reads)), tuple(map(_id, writes)), waits, line, now
         )
         task.enqueue(stream, reads, writes, scalars, needs, submission)
-        end = stream.record(submission.id)
-        self.log.append(submission)
-        if end is not None:
-            self._run_ahead.append(end)
-        return end
+        return self._record(stream, submission)
 
     def _wait_before_write(self, stream: Stream, buffer: Buffer) -> tuple[int, ...]:
         waits: tuple[int, ...] = ()

@@ -146,7 +146,8 @@ def _captured_claim(array: Array) -> Claim:
 
 def _home(call: Call, claims: list[Claim], governors: list[tuple[bool, int] | None]) -> Home:
     if not claims:
-        return Home(SingleDeviceSharding(call.context.device), False, None)
+        commits = any(equation.op is PUT and equation.params["commits"] for equation in call.program.walk())
+        return Home(SingleDeviceSharding(call.context.device), commits, None)
     best = governing([claim.sharding for claim in claims])
     if isinstance(best, Conflict):
         raise incompatible_devices(claims[best.first], claims[best.second])
@@ -154,12 +155,11 @@ def _home(call: Call, claims: list[Claim], governors: list[tuple[bool, int] | No
 
 
 def _check_moves(call: Call, home: Home, claims: list[Claim]) -> None:
-    """Check that the moves inside the program stay on its devices; a `device_put` among them commits the results."""
+    """Check that the moves inside the program stay on its devices."""
     first = claims[0] if claims else Claim(home.sharding, lambda: "jit's default device", str)
     for equation in call.program.walk():
         if equation.op is PUT:
             sharding, who = equation.params["sharding"], equation.params["who"]
-            home.committed |= equation.params["commits"]
         else:
             sharding, who = equation.params.get("out_sharding"), "out_sharding inside jit"
         if sharding is not None and sharding.flat_devices != home.devices:

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 
 import cuplace
 import cuplace.numpy as jnp
 from cuplace import NamedSharding, P
+from cuplace.runtime.memory import COMPUTE, DeviceMemory
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.submission import Submission
 
@@ -54,6 +56,20 @@ def recorded(platform: Platform, apply: Callable[[Any], Any]) -> list[Submission
     for result, value in zip(results, values, strict=True):
         np.testing.assert_allclose(np.asarray(result), value, rtol=1e-6)
     return records
+
+
+def make_writers_wait(patch: pytest.MonkeyPatch) -> None:
+    """Hand a dead block of a compute arena out again before its readers are done; the next writer waits for them."""
+    original = DeviceMemory.allocate
+
+    def allocate_waiting(self: DeviceMemory, arena: str, nbytes: int, shape: Any, dtype: Any) -> Any:
+        if arena == COMPUTE:
+            found = self.arenas[arena].take_parked(nbytes)
+            if found is not None:
+                return found
+        return original(self, arena, nbytes, shape, dtype)
+
+    patch.setattr(DeviceMemory, "allocate", allocate_waiting)
 
 
 def makespan(records: list[Submission], cost: Callable[[Submission], float]) -> float:

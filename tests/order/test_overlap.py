@@ -10,7 +10,6 @@ import pytest
 
 import cuplace
 from cuplace import NamedSharding, P
-from cuplace.runtime.memory import DeviceMemory
 from cuplace.runtime.platform import Platform
 from tests.memory import address_of
 from tests.order import pipeline
@@ -30,16 +29,7 @@ def test_freeing_memory_costs_no_overlap(platform: Platform) -> None:
 
 def test_the_replay_sees_overlap_lost_by_a_free(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """Making the next writer of a block wait for its readers, instead of parking it, costs seven units."""
-    original = DeviceMemory.allocate
-
-    def allocate_waiting(self: DeviceMemory, arena: str, nbytes: int, shape: Any, dtype: Any) -> Any:
-        if arena == "compute":
-            found = self.arenas[arena].take_parked(nbytes)
-            if found is not None:
-                return found
-        return original(self, arena, nbytes, shape, dtype)
-
-    monkeypatch.setattr(DeviceMemory, "allocate", allocate_waiting)
+    pipeline.make_writers_wait(monkeypatch)
     records = pipeline.recorded(platform, cuplace.jit(pipeline.stage))
     assert pipeline.makespan(records, unit_cost) == 22.0
 

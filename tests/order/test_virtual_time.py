@@ -12,7 +12,6 @@ from cuplace.demo import pipeline as demo
 from cuplace.runtime.backends.sim import find_machine, open_backend
 from cuplace.runtime.backends.sim.links import Demand, Links
 from cuplace.runtime.backends.sim.machine import Machine, PeerLink
-from cuplace.runtime.memory import DeviceMemory
 from cuplace.runtime.platform import Platform, activated
 from cuplace.runtime.submission import Submission
 from tests.order import pipeline
@@ -109,16 +108,7 @@ def recorded(seed: int) -> tuple[float, list[Submission]]:
 def test_lost_overlap_shows_in_times_and_names_its_reason(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the next writer of a dead block waits for its readers, stages wait for moves that bring them nothing."""
     good, _ = recorded(seed)
-    original = DeviceMemory.allocate
-
-    def allocate_waiting(self: DeviceMemory, arena: str, nbytes: int, shape: Any, dtype: Any) -> Any:
-        if arena == "compute":
-            found = self.arenas[arena].take_parked(nbytes)
-            if found is not None:
-                return found
-        return original(self, arena, nbytes, shape, dtype)
-
-    monkeypatch.setattr(DeviceMemory, "allocate", allocate_waiting)
+    pipeline.make_writers_wait(monkeypatch)
     bad, records = recorded(seed)
     assert (good, bad) == (pytest.approx(150e-6, rel=0.01), pytest.approx(220e-6, rel=0.01))
     by_id = {record.id: record for record in records}

@@ -18,6 +18,7 @@ from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform, activated, open_platform
 from cuplace.runtime.scheduler import Scheduler
 from cuplace.runtime.task import ComputeTask, CopyTask
+from tests.runtime.mutants import hide_writers
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, move, new, put, read, task
 
 SEEDS = 50
@@ -125,19 +126,7 @@ def computes_in_a_chain(platform: Platform) -> None:
 
 def _unseen_writes(patch: pytest.MonkeyPatch, of: Callable[[Any], bool]) -> None:
     """Tasks for which ``of`` holds do not wait for what wrote their reads."""
-    enqueue = Scheduler._enqueue
-
-    def mutant(self: Scheduler, task: Any, stream: Any, reads: Any, writes: Any, *rest: Any) -> Any:
-        hidden = [(buffer, buffer.writes) for buffer in reads] if of(task) else []
-        for buffer, _ in hidden:
-            buffer.writes = ()
-        try:
-            return enqueue(self, task, stream, reads, writes, *rest)
-        finally:
-            for buffer, events in hidden:
-                buffer.writes = events
-
-    patch.setattr(Scheduler, "_enqueue", mutant)
+    hide_writers(patch, lambda task, reads, writes: reads if of(task) else ())
 
 
 def transfer_does_not_wait_for_the_producer(patch: pytest.MonkeyPatch) -> None:
