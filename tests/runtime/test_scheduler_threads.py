@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import os
 import threading
 from collections.abc import Callable
@@ -71,6 +72,37 @@ def test_a_destructor_may_compute_wherever_it_runs(platform: Platform) -> None:
     for lock in locks:
         (found,) = in_threads([lambda lock=lock: inside(lock)])
         np.testing.assert_array_equal(found, (VALUES + 1) ** 2)
+
+
+def test_a_buffer_may_die_elsewhere_while_dead_ones_are_taken_in(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its block is taken in at once, too: whoever gets it comes after all that its last owner did."""
+    device = platform.devices[0]
+    source = put(device, VALUES)
+    dying = [compute(ADD_ONE, source), compute(SQUARE, source)]
+    finish(platform)
+    arena = dying[0].block.arena
+    free = arena.free
+
+    def read_and_drop(gone: threading.Event) -> None:
+        np.testing.assert_array_equal(read(dying[0]), VALUES + 1)
+        dying.clear()
+        gone.set()
+
+    def free_slowly(block: Any) -> None:
+        if dying:
+            gone = threading.Event()
+            _thread.start_new_thread(read_and_drop, (gone,))  # its start and its end order nothing
+            assert gone.wait(20)
+        free(block)
+
+    monkeypatch.setattr(arena, "free", free_slowly)
+    dying.pop()
+    platform.scheduler.park()
+    assert not dying
+    for _ in range(3):
+        np.testing.assert_array_equal(read(compute(SQUARE, source)), VALUES**2)
 
 
 def test_threads_and_delays_where_memory_is_short(restored_config: None) -> None:
