@@ -107,7 +107,7 @@ def _demo_devices(options: argparse.Namespace) -> int:
 
     if "machine" not in options and config.sim_machine is None:
         return options.devices if "devices" in options else DEMO_DEVICES
-    from cuplace.runtime.backends.sim import find_machine
+    from cuplace.runtime.presets import find_machine
 
     if "machine" in options:
         if config.platform != "sim":

@@ -9,10 +9,11 @@ import pytest
 
 import cuplace
 from cuplace.demo import pipeline as demo
-from cuplace.runtime.backends.sim import find_machine, open_backend
+from cuplace.runtime.backends.sim import open_backend
 from cuplace.runtime.backends.sim.links import Demand, Links
-from cuplace.runtime.backends.sim.machine import Machine, PeerLink
+from cuplace.runtime.machine import Machine, PeerLink
 from cuplace.runtime.platform import Platform, activated
+from cuplace.runtime.presets import find_machine
 from cuplace.runtime.submission import Submission
 from tests.order import pipeline
 

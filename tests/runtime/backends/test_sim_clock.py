@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from cuplace.runtime.backends.sim import open_backend
-from cuplace.runtime.backends.sim.machine import Gpu, HostLink, Machine, Network, PeerLink, StagedPath
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.device import Device
+from cuplace.runtime.machine import Gpu, HostLink, Machine, Network, PeerLink, StagedPath
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.submission import Submission

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from cuplace.runtime.backends.sim.backend import SimBackend
-from cuplace.runtime.backends.sim.machine import Machine
-from cuplace.runtime.backends.sim.presets import find_machine
+from cuplace.runtime.machine import Machine
+from cuplace.runtime.presets import find_machine
 
 
 def open_backend(seed: int = 0, eagerness: float | None = None, machine: Machine | str | None = None) -> SimBackend:

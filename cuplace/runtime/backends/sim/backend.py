@@ -10,12 +10,12 @@ from cuplace.runtime.backends.base import Event
 from cuplace.runtime.backends.sim.clock import VirtualClock
 from cuplace.runtime.backends.sim.engine import Engine
 from cuplace.runtime.backends.sim.links import Links
-from cuplace.runtime.backends.sim.machine import Machine
-from cuplace.runtime.backends.sim.presets import HGX_H200
 from cuplace.runtime.backends.sim.storage import Range, RangeArena
 from cuplace.runtime.backends.sim.stream import Item, SimStream
 from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults
+from cuplace.runtime.machine import Machine
+from cuplace.runtime.presets import HGX_H200
 
 UNCHOSEN_DEVICES = 8
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuplace.runtime.backends.sim.fluid import Resource, Uses
-from cuplace.runtime.backends.sim.machine import Machine
 from cuplace.runtime.faults import NO_FAULTS, Faults
+from cuplace.runtime.machine import Machine
 from cuplace.runtime.task import Cost
 
 GIGA = 1e9

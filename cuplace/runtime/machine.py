@@ -1,4 +1,4 @@
-"""Machine: what a simulated machine can do, in figures: its GPUs, its links and its host."""
+"""Machine: what a machine can do, in figures: its GPUs, its links and its host. Simulated, or planned for."""
 
 from __future__ import annotations
 

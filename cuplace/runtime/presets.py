@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from cuplace import errors
-from cuplace.runtime.backends.sim.machine import Gpu, HostLink, Machine, Network, PeerLink, StagedPath, read_machine
+from cuplace.runtime.machine import Gpu, HostLink, Machine, Network, PeerLink, StagedPath, read_machine
 
 A100 = Gpu(tflops=19.5, memory_gb_s=1_835)
 H100 = Gpu(tflops=67, memory_gb_s=3_015)

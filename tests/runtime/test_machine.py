@@ -9,9 +9,9 @@ import pytest
 
 from cuplace.errors import MachineError
 from cuplace.runtime.backends.sim import open_backend
-from cuplace.runtime.backends.sim.machine import Gpu, HostLink, Machine, Network, PeerLink, StagedPath, read_machine
-from cuplace.runtime.backends.sim.presets import PRESETS, find_machine
+from cuplace.runtime.machine import Gpu, HostLink, Machine, Network, PeerLink, StagedPath, read_machine
 from cuplace.runtime.platform import Platform, open_platform
+from cuplace.runtime.presets import PRESETS, find_machine
 
 SHORT = """
 gpus = 4
