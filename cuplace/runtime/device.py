@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Stream
     from cuplace.runtime.memory import DeviceMemory
     from cuplace.runtime.scheduler import Scheduler
+    from cuplace.runtime.topology import Topology
 
 MEMORY_KINDS = ("device",)
 
@@ -55,6 +56,11 @@ class Device:
         self.compute = backend.stream(self, "compute")
         self.upload = backend.stream(self, "upload")
         self.download = backend.stream(self, "download")
+
+    @property
+    def topology(self) -> Topology:
+        """How copies travel between the GPUs that it is one of."""
+        return self.backend.topology
 
     @property
     def default_memory_kind(self) -> str:

@@ -14,6 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.submission import Submission
+    from cuplace.runtime.topology import Topology
 
 Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
 """``work(reads, writes, scalars)``: reads and fills arrays of the backend's array module."""
@@ -118,6 +119,7 @@ class Backend(Protocol):
         xp: the array module that work is written against.
         device_class: the class name that ``repr(device)`` shows (``CpuDevice``).
         device_kind: what ``Device.device_kind`` says.
+        topology: how copies travel between its GPUs.
     """
 
     name: str
@@ -125,6 +127,9 @@ class Backend(Protocol):
     device_class: str
     device_kind: str
     xp: Any
+
+    @property
+    def topology(self) -> Topology: ...
 
     def device_count(self, requested: int | None) -> int:
         """How many devices to offer when ``requested`` are asked for (None: the natural number)."""

@@ -11,6 +11,7 @@ from cuplace.runtime.backends.base import Event
 from cuplace.runtime.backends.cpu.storage import BlockCache, HostBlock
 from cuplace.runtime.backends.cpu.strand import Item, Pool, Strand
 from cuplace.runtime.device import Device
+from cuplace.runtime.topology import HOST
 
 
 class CpuBackend:
@@ -21,6 +22,7 @@ class CpuBackend:
     device_class = "CpuDevice"
     device_kind = "cpu"
     xp = np
+    topology = HOST
 
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self._pool = Pool(jitter, workers)

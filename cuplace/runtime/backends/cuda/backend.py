@@ -39,6 +39,7 @@ class CudaBackend:
         gpus: the GPUs that devices are made of.
         ring: the pinned memory that copies pass through.
         links: how pairs of GPUs reach each other.
+        topology: the same, as plans see it.
     """
 
     name = "cuda"
@@ -57,6 +58,7 @@ class CudaBackend:
         self._host = HostCopies(self.ring)
         self._latches = Latches(self._pin, self._unpin)
         self.links = Links(self._host)
+        self.topology = self.links.topology
         self._loaded: set[int] = set()
         self._making = threading.RLock()  # streams to other devices are made by whichever thread needs them first
 

@@ -16,11 +16,15 @@ from cupy.cuda import runtime
 from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.lane import synchronize
 from cuplace.runtime.backends.cuda.probe import pattern, pattern_sum
+from cuplace.runtime.presets import HGX_H200
+from cuplace.runtime.topology import LOCAL, PEER, STAGED, Topology
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu
     from cuplace.runtime.backends.cuda.host import HostCopies
     from cuplace.runtime.backends.cuda.stream import CudaStream
+
+LOST = "a pattern that was sent by peer access did not arrive"
 
 PROBE_WORDS = 1 << 15  # 256 KiB: many packets of any link
 
@@ -31,12 +35,14 @@ class Links:
     """The paths between the GPUs of a platform.
 
     Attributes:
+        topology: the paths as far as they are known; nothing is known of speeds.
         paths: ``peer`` or ``staged`` for each (source, target) pair of ordinals that was used.
         reasons: why a pair is staged.
     """
 
     def __init__(self, host: HostCopies) -> None:
         self.paths: dict[tuple[int, int], str] = {}
+        self.topology = Topology(HGX_H200, False, self._expected_path, self._trust)
         self.reasons: dict[tuple[int, int], str] = {}
         self._host = host
 
@@ -48,13 +54,34 @@ class Links:
             reason = self._enable(source, target) or self._probe(source, target, departure, arrival)
             if reason:
                 self.reasons[pair] = reason
-            self.paths[pair] = "staged" if reason else "peer"
+            self.paths[pair] = STAGED if reason else PEER
         return self.paths[pair]
 
-    def _enable(self, source: Gpu, target: Gpu) -> str:
+    def _expected_path(self, source: int, target: int) -> str:
+        """The path of a pair that was used; of others, the one that it has if its first copy arrives."""
+        if source == target:
+            return LOCAL
+        found = self.paths.get((source, target))
+        if found is None:
+            found = PEER if not self._missing_access(source, target) else STAGED
+        return found
+
+    def _trust(self, source: int, target: int) -> bool | None:
+        if self.paths.get((source, target)) == PEER:
+            return True
+        return False if self.reasons.get((source, target)) == LOST else None
+
+    def _missing_access(self, source: int, target: int) -> str:
         for gpu, peer in ((source, target), (target, source)):
-            if not runtime.deviceCanAccessPeer(gpu.ordinal, peer.ordinal):
-                return f"GPU {gpu.ordinal} cannot access the memory of GPU {peer.ordinal}"
+            if not runtime.deviceCanAccessPeer(gpu, peer):
+                return f"GPU {gpu} cannot access the memory of GPU {peer}"
+        return ""
+
+    def _enable(self, source: Gpu, target: Gpu) -> str:
+        missing = self._missing_access(source.ordinal, target.ordinal)
+        if missing:
+            return missing
+        for gpu, peer in ((source, target), (target, source)):
             try:
                 with gpu.device:
                     runtime.deviceEnablePeerAccess(peer.ordinal)
@@ -83,4 +110,4 @@ class Links:
         got = int(self._host.download(arrival, total)[0])
         if got == pattern_sum(pattern(PROBE_WORDS, seed)):
             return ""
-        return "a pattern that was sent by peer access did not arrive"
+        return LOST

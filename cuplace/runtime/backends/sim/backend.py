@@ -28,7 +28,8 @@ class SimBackend:
 
     Attributes:
         machine: the machine that times are told for.
-        links: how copies travel on it, and what is wrong with it.
+        links: what copies take of it, and what is wrong with it.
+        topology: how copies travel between its GPUs.
         clock: its virtual time.
     """
 
@@ -44,6 +45,7 @@ class SimBackend:
         self.clock = VirtualClock(self.machine.submit_us)
         self._engine = Engine(seed, eagerness, self.clock)
         self.links = Links(self.machine)
+        self.topology = self.links.topology
 
     def device_count(self, requested: int | None) -> int:
         if requested is None:

@@ -14,8 +14,9 @@ from typing import Any
 
 from cuplace import errors
 from cuplace.runtime.backends.sim.fluid import Flow
-from cuplace.runtime.backends.sim.links import MICRO, NO_DEMAND, Demand
+from cuplace.runtime.backends.sim.links import NO_DEMAND, Demand
 from cuplace.runtime.submission import Submission
+from cuplace.runtime.topology import MICRO
 
 NANO = 1e-9
 BEGIN = 1e-6

@@ -11,10 +11,7 @@ from cuplace.runtime.backends.sim.fluid import Resource, Uses
 from cuplace.runtime.faults import NO_FAULTS, Faults
 from cuplace.runtime.machine import Machine
 from cuplace.runtime.task import Cost
-
-GIGA = 1e9
-MICRO = 1e-6
-
+from cuplace.runtime.topology import LOCAL, MICRO, PEER, STAGED, Port, Topology, find_topology
 
 Carrier = Callable[[Any, Any], None]
 """``carrier(target, source)``: copies between equally shaped arrays."""
@@ -53,22 +50,15 @@ NO_DEMAND = Demand()
 
 
 class _Card:
-    """The resources of one GPU."""
+    """What the copies and the work of one GPU take of it."""
 
-    def __init__(self, machine: Machine, name: str) -> None:
-        gpu, host = machine.gpu, machine.host
-        self.compute = Resource(f"{name} computing", 1.0)
-        self.memory = Resource(f"{name} memory", gpu.memory_gb_s * GIGA)
-        self.up = Resource(f"host to {name}", host.up_gb_s * GIGA)
-        self.down = Resource(f"{name} to host", host.down_gb_s * GIGA)
-        both = host.up_gb_s + host.down_gb_s if host.both_gb_s is None else host.both_gb_s
-        self.both = Resource(f"{name} and host", both * GIGA)
-        self.out = Resource(f"out of {name}", 0.0 if machine.peer is None else machine.peer.gb_s * GIGA)
-        self.into = Resource(f"into {name}", self.out.capacity)
-        network = 0.0 if machine.network is None else machine.network.gb_s * GIGA
-        self.sends = Resource(f"{name} to network", network)
-        self.receives = Resource(f"network to {name}", network)
-        count = gpu.copy_engines
+    def __init__(self, topology: Topology, gpu: int) -> None:
+        self.compute = Resource(f"GPU {gpu} computing", 1.0)
+        self.ports = {port: Resource(str(port), topology.capacity(port)) for port in topology.ports(gpu)}
+        self.memory, self.up, self.down, self.both = [
+            self.ports[Port(kind, gpu)] for kind in ("memory", "up", "down", "both")
+        ]
+        count = topology.machine.gpu.copy_engines
         self.up_engines = Engines(1)
         self.down_engines = self.up_engines if count == 1 else Engines(1)
         self.peer_engines = self.down_engines if count < 3 else Engines(count - 2)
@@ -78,11 +68,13 @@ class Links:
     """How work travels and what it takes on ``machine``, which has as many GPUs as are asked for.
 
     Attributes:
+        topology: the ports and links of the machine, and the paths that were found out.
         faults: what is wrong with the machine at present.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
+        self.topology = Topology(machine, True, self.path, self.trust)
         self.faults = NO_FAULTS
         self._cards: dict[int, _Card] = {}
         self._paths: dict[tuple[int, int], str] = {}
@@ -96,7 +88,7 @@ class Links:
     def _card(self, gpu: int) -> _Card:
         card = self._cards.get(gpu)
         if card is None:
-            card = self._cards[gpu] = _Card(self.machine, f"GPU {gpu}")
+            card = self._cards[gpu] = _Card(self.topology, gpu)
         return card
 
     def check_allocation(self) -> None:
@@ -113,24 +105,30 @@ class Links:
         return path
 
     def _find_path(self, source: int, target: int) -> str:
-        if source == target:
-            return "local"
-        per_node = self.machine.gpus
-        if self.machine.nodes > 1 and source // per_node != target // per_node:
-            return "network"
-        if self.machine.peer is None or self.faults.lacks_peer(source, target):
-            return "staged"
+        path = find_topology(self.machine).path(source, target)
+        if path != PEER:
+            return path
+        if self.faults.lacks_peer(source, target):
+            return STAGED
         pattern = np.arange(1, 65, dtype=np.uint8)  # what is reached is not trusted before it delivers
         arrived = np.empty_like(pattern)
-        self._carrier(source, target, "peer")(arrived, pattern)
-        return "peer" if np.array_equal(arrived, pattern) else "staged"
+        self._carrier(source, target, PEER)(arrived, pattern)
+        return PEER if np.array_equal(arrived, pattern) else STAGED
+
+    def trust(self, source: int, target: int) -> bool | None:
+        """Whether what a pair sent directly has arrived; None where it was not tried."""
+        if (source, target) not in self._paths or self.faults.lacks_peer(source, target):
+            return None
+        if find_topology(self.machine).path(source, target) != PEER:
+            return None
+        return self._paths[source, target] == PEER
 
     def carrier(self, source: int, target: int) -> Carrier:
         """What a copy between two GPUs that is enqueued now does to memory."""
         return self._carrier(source, target, self.path(source, target))
 
     def _carrier(self, source: int, target: int, path: str) -> Carrier:
-        return _lose if path == "peer" and self.faults.corrupts(source, target) else np.copyto
+        return _lose if path == PEER and self.faults.corrupts(source, target) else np.copyto
 
     # ------------------------------------------------------------------ demands
 
@@ -148,38 +146,14 @@ class Links:
 
     def copy(self, source: int, target: int, nbytes: int) -> Demand:
         """A copy between two GPUs, or inside of one."""
-        path = self.path(source, target)
+        link = self.topology.link(source, target)
         one, other = self._card(source), self._card(target)
-        if path == "local":
-            return Demand(self.machine.gpu.launch_us * MICRO, 2.0 * nbytes, ((one.memory, 1.0),))
-        demand = {"network": self._network, "staged": self._staged, "peer": self._peer}[path](one, other, nbytes)
-        slowdown = self.faults.slowdown(source, target)
-        if slowdown <= 1.0:
-            return demand
-        alone = min(demand.most, *[resource.capacity for resource, _ in demand.uses])
-        return demand._replace(most=alone / slowdown)
-
-    def _network(self, one: _Card, other: _Card, nbytes: int) -> Demand:
-        network = self.machine.network
-        assert network is not None
-        return Demand(network.latency_us * MICRO, float(nbytes), ((one.sends, 1.0), (other.receives, 1.0)))
-
-    def _staged(self, one: _Card, other: _Card, nbytes: int) -> Demand:
-        path = self.machine.staged
-        engines = (one.down_engines, other.up_engines)
-        return Demand(
-            path.latency_us * MICRO, float(nbytes), _over_host(one, other), most=path.gb_s * GIGA, engines=engines
-        )
-
-    def _peer(self, one: _Card, other: _Card, nbytes: int) -> Demand:
-        link = self.machine.peer
-        assert link is not None
-        demand = Demand(
-            link.latency_us * MICRO, float(nbytes), ((one.out, 1.0), (other.into, 1.0)), engines=(one.peer_engines,)
-        )
-        if not link.over_host_link:
-            return demand
-        return demand._replace(uses=_over_host(one, other), most=link.gb_s * GIGA)
+        engines = {STAGED: (one.down_engines, other.up_engines), PEER: (one.peer_engines,)}.get(link.path, ())
+        ports = [((one if port.gpu == source else other).ports[port], amount) for port, amount in link.ports]
+        if link.path == LOCAL:
+            return Demand(link.latency, 2.0 * nbytes, ((one.memory, 1.0),))
+        slowdown = max(1.0, self.faults.slowdown(source, target))
+        return Demand(link.latency, float(nbytes), tuple(ports), most=link.most / slowdown, engines=engines)
 
     def upload(self, gpu: int, nbytes: int) -> Demand:
         """A copy from the host."""
@@ -197,6 +171,3 @@ class Links:
 def _lose(target: Any, source: Any) -> None:
     target[...] = 0
 
-
-def _over_host(one: _Card, other: _Card) -> Uses:
-    return ((one.down, 1.0), (one.both, 1.0), (other.up, 1.0), (other.both, 1.0))
