@@ -274,6 +274,13 @@ class FaultError(ValueError):
         super().__init__(f"faults({name}=...) takes {expected}, got {value!r}.")
 
 
+class MarkerError(ValueError):
+    """A test asks for a platform in a way that makes no sense."""
+
+    def __init__(self, name: str, value: object, expected: str) -> None:
+        super().__init__(f"@pytest.mark.cuplace({name}=...) takes {expected}, got {value!r}.")
+
+
 class NoFaultsError(RuntimeError):
     """Faults were asked for on a platform that has none to offer."""
 

@@ -7,21 +7,21 @@ runs on fake GPUs (`tests/fakegpus.py`) where the real CuPy and a C++ compiler a
 
 from __future__ import annotations
 
-import random
-import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import hypothesis
 import numpy as np
 import pytest
 
-from cuplace.runtime import context
-from cuplace.runtime.config import config
 from cuplace.runtime.faults import NO_FAULTS, Faults
-from cuplace.runtime.platform import Platform, activated, open_platform
+from cuplace.runtime.platform import Platform
+from cuplace.testing import setting
+from cuplace.testing.setting import Setting, fresh
 from tests import fakegpus
+
+pytest_plugins = ["cuplace.testing.plugin", "pytester"]
 
 NUM_DEVICES = 8
 PAIRS = [(one, other) for one in range(NUM_DEVICES) for other in range(NUM_DEVICES)]
@@ -55,18 +55,10 @@ class Case(NamedTuple):
         return f"{self.name}-seed{self.seed}" if self.seed else self.name
 
     def open(self) -> Platform:
-        if self.name == "sim":
-            config.update("check_order", True)  # every test on sim proves that what it does is ordered
-            return open_platform("sim", NUM_DEVICES, seed=self.seed)
         if self.name == "cuda":
             return fakegpus.open_fake(fakegpus.DEEP_CASES[self.seed])
-        return open_platform(self.name, NUM_DEVICES, jitter=_delays(self.seed) if self.seed else None)
-
-
-def _delays(seed: int) -> Callable[[], None]:
-    """Something to call before each queued item: now and then it sleeps for up to two milliseconds."""
-    chance = random.Random(seed)
-    return lambda: time.sleep(chance.random() * 2e-3) if chance.random() < 0.3 else None
+        # Every test on sim proves that what it does is ordered.
+        return Setting(self.name, NUM_DEVICES, self.seed or None, check_order=self.name == "sim").open()
 
 
 PLATFORMS = ("cpu", "sim", "cuda")
@@ -124,21 +116,14 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     """A platform of eight devices, made the current one; checked for health when the test ends."""
     case: Case = request.param if isinstance(request.param, Case) else Case(request.param)
     request.node.user_properties.append(("platform", case.name))
-    saved = dict(config.__dict__)
-    opened = case.open()
-    if case.name == "sim":
-        opened.backend.set_faults(FAULTS[request.config.getoption("--fault")])
-    context.reset()
-    try:
-        with activated(opened):
+    with fresh(case.open) as opened:
+        if case.name == "sim":
+            opened.backend.set_faults(FAULTS[request.config.getoption("--fault")])
+        with setting.restored_options():
             yield opened
             held = opened.scheduler.release_latches()
-            _restore(saved)
-            assert not held, f"the test left {held} latches held"
-            _assert_healthy(opened)
-    finally:
-        _restore(saved)
-        opened.close()
+        assert not held, f"the test left {held} latches held"
+        _assert_healthy(opened)
     if case.name == "cuda":
         fakegpus.assert_no_reports()
 
@@ -146,17 +131,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
 @pytest.fixture
 def restored_config() -> Iterator[None]:
     """The options and this thread's context are afterwards what they were before; for tests without ``platform``."""
-    saved = dict(config.__dict__)
-    yield
-    _restore(saved)
-
-
-def _restore(saved: dict[str, object]) -> None:
-    context.reset()
-    config.__dict__.clear()
-    config.__dict__.update(saved)
-    for listener in config._listeners:
-        listener("")
+    with setting.restored_options():
+        yield
 
 
 def _assert_healthy(opened: Platform) -> None:

@@ -53,6 +53,11 @@ class Platform:
             watch, self._watch = self._watch, None
             watch.end()
 
+    @property
+    def races(self) -> list[str]:
+        """What was found since the order is checked: the texts of the errors that were raised."""
+        return [] if self._watch is None else self._watch.detector.races
+
     def close(self) -> None:
         """Stop the backend's threads and return its unused memory; its arrays are not usable afterwards."""
         self.backend.close()

@@ -32,9 +32,13 @@ class Detector:
 
     It is told of the calls that are executed: work with the arrays that it is given, waits, records, and what the
     host has seen to be complete. It knows nothing of buffers, arenas and of what the scheduler means to do.
+
+    Attributes:
+        races: the texts of the errors that it has raised, since one may be caught.
     """
 
     def __init__(self) -> None:
+        self.races: list[str] = []
         self._host = Actor(HOST)
         self._streams: dict[Stream, Actor] = {}
         self._moments: dict[Actor, dict[int, Moment]] = {}  # of each stream, when which submission's event completes
@@ -120,7 +124,9 @@ class Detector:
         for memory, region, writes, origin in uses:
             found = self._history(memory).conflict(region, writes, actor.clock)
             if found is not None:
-                raise _race(found, region, writes, origin)
+                race = _race(found, region, writes, origin)
+                self.races.append(str(race))
+                raise race
 
     def _history(self, memory: Any) -> History:
         """The history of a piece of memory, which lasts as long as what owns it."""
