@@ -32,9 +32,7 @@ def host_value(array: Array) -> np.ndarray:
     Raises:
         DeletedArrayError: a RuntimeError, where the array has been deleted.
     """
-    buffers = array._buffers
-    if not buffers:
-        raise deleted_error(array)
+    buffers = array._live()
     host = array._host
     if host is None:
         type = array._key.type

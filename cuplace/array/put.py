@@ -191,9 +191,7 @@ def read_target(target: Any) -> Sharding | Device | None:
 
 
 def _carry_out(array: Array, how: Route, line: Line | None) -> Array:
-    buffers = array._buffers
-    if not buffers:
-        raise deleted_error(array)
+    buffers = array._live()
     if how.plan is not None:
         return Array._make(move(buffers, how.plan, line), how.key, line)
     return array if how.is_same else array._alias(how.key, line)

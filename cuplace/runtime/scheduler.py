@@ -103,6 +103,15 @@ class Scheduler:
             self._launch(_POISON, stream, (), (buffer,), (), None, _now())
         return buffer
 
+    def may_overwrite(self, buffers: Iterable[Buffer]) -> bool:
+        """Whether the next work on their devices' compute streams may write over ``buffers``: their memory is ours,
+        nobody views it, and no other stream is still to read it, so that nothing waits because of that."""
+        with self.lock:
+            return not any(
+                buffer.exports or buffer.block.arena is buffer.device.memory.foreign or _has_readers(buffer)
+                for buffer in buffers
+            )
+
     def park(self) -> None:
         """Take in the blocks of buffers that died since the last call of a door."""
         with self.lock:
@@ -470,6 +479,11 @@ def _note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
         buffer.reads = {stream: event}
     else:
         buffer.reads[stream] = event
+
+
+def _has_readers(buffer: Buffer) -> bool:
+    own = buffer.device.compute
+    return any(not event.done and stream is not own for stream, event in (buffer.reads or {}).items())
 
 
 def _note_latest(stream: Stream, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> None:

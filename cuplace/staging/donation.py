@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cuplace import errors
 from cuplace.array.array import Array
 from cuplace.runtime.caller import caller, warn_caller
+from cuplace.staging.overwrite import Overwriting
 from cuplace.staging.staged import Bound
 
 if TYPE_CHECKING:
@@ -46,13 +47,14 @@ def usable(program: Program, donated: Sequence[int], arrays: Sequence[bool]) -> 
 
 
 class DonatingBound(Bound):
-    """An executable that consumes some of its operands."""
+    """An executable that consumes some of its operands, and writes results over them where that can be."""
 
-    __slots__ = ("_donated",)
+    __slots__ = ("_donated", "_over")
 
     def __init__(self, bound: Bound, donated: Sequence[int]) -> None:
         super().__init__(bound.executable, bound.structure, (), bound.program)
         self._donated = tuple(donated)
+        self._over: Overwriting | None = None
         self.direct = lambda *operands: self(operands)
 
     def __call__(self, operands: Sequence[Any]) -> Any:
@@ -62,6 +64,10 @@ class DonatingBound(Bound):
             DonationError: a RuntimeError; a donated array is used twice. Nothing has been launched or consumed then.
         """
         self._check(operands)
+        if self._over is None:  # what it depends on is the same at all calls
+            self._over = Overwriting(self.executable, {i: operands[i]._live() for i in self._donated})
+            if self._over.possible:
+                self.run = self._over
         results = super().__call__(operands)
         line = caller()
         for i in self._donated:

@@ -77,8 +77,8 @@ class Executable:
         self.num_places = num_places
         self.governor = governor
 
-    def __call__(self, operands: Sequence[Any]) -> list[Array]:
-        """Run on these operands; the results.
+    def __call__(self, operands: Sequence[Any], run: Callable[..., None] = run_steps) -> list[Array]:
+        """Run on these operands; the results. ``run`` does what `run_steps` does.
 
         Raises:
             DeletedArrayError: a RuntimeError, for an operand or captured array that has been deleted.
@@ -88,7 +88,7 @@ class Executable:
         environment = self._environment(operands)
         line = caller()
         self._bring_in(operands, environment, line)
-        run_steps(self.steps, environment, scalars, line)
+        run(self.steps, environment, scalars, line)
         origin = self._origin(operands, line)
         return [Array._make(list(environment[place]), key, origin) for place, key in self.results]
 

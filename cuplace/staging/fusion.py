@@ -54,7 +54,8 @@ class Chain:
         shape: the shape of all results.
     """
 
-    def __init__(self, ops: Sequence[LocalOp], outputs: Sequence[int]) -> None:
+    def __init__(self, ops: Sequence[LocalOp], outputs: Sequence[int], borrows: bool = True) -> None:
+        """``borrows``: whether blocks of outputs hold other results before their turn, which saves scratch."""
         self.shape = ops[0].shapes[0]
         self.outputs = tuple(outputs)
         made = {op.outs[0] for op in ops}
@@ -67,7 +68,7 @@ class Chain:
         self.externals = tuple(shapes)
         self._cuts = tuple(_Cut(shape, self.shape) for shape in shapes.values())
         self._itemsize = max(op.dtypes[0].itemsize for op in ops)
-        blocks = assign_blocks(ops, self.outputs)
+        blocks = assign_blocks(ops, self.outputs, borrows)
         self._scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
         self._numbers = _numbers(ops)
         self._steps = self._make_steps(ops, blocks)
@@ -112,6 +113,17 @@ class Chain:
             _evaluate(self._steps, frame)
 
 
+    def reads_before_writing(self, source: int, output: int) -> bool:
+        """Whether the memory of the output may be that of the external register ``source``: of each block all is read
+        before anything is written."""
+        if not self._cuts[self.externals.index(source)].whole:
+            return False
+        written = len(self.externals) + len(self._numbers) + self.outputs.index(output)
+        read = self.externals.index(source)
+        first_write = next(i for i, step in enumerate(self._steps) if step.target == written)
+        return not any(read in step.args for step in self._steps[first_write + 1 :])
+
+
 class _Cut:
     """How an external array is cut into the parts of blocks."""
 
@@ -149,19 +161,20 @@ def _identity(number: Source) -> tuple[str, int]:
     return ("slot", number.index) if type(number) is Slot else ("constant", id(number.value))
 
 
-def assign_blocks(ops: Sequence[LocalOp], outputs: Sequence[int]) -> dict[int, Block]:
+def assign_blocks(ops: Sequence[LocalOp], outputs: Sequence[int], borrows: bool = True) -> dict[int, Block]:
     """The block that each result is written to.
 
     Going backwards, a block is busy from the last use of its value back to the operation that makes it, and free
     before. Elementwise operations may write over what they read for the last time, so an operand may take over the
-    block of the result, also that of an output.
+    block of the result, also that of an output where ``borrows``.
     """
     dtype_of = {op.outs[0]: op.dtypes[0] for op in ops}
     blocks = {register: Block("out", register, dtype_of[register]) for register in outputs}
     free: list[Block] = []
     count = 0
     for op in reversed(ops):
-        free.append(blocks[op.outs[0]])
+        if borrows or blocks[op.outs[0]].kind == "scratch":
+            free.append(blocks[op.outs[0]])
         for register in op.reads:
             if register not in dtype_of or register in blocks:
                 continue

@@ -40,23 +40,34 @@ class Segment:
     Registers are numbered: first those of the inputs, in order, then the results of operations.
 
     Attributes:
+        groups: the operations in the order in which they are done; those of a chain are one group.
+        chains: the chains, by the number of their group.
         loud: does the work, with NumPy's warnings as the calling thread has them.
         temporaries: arrays that the work expects after those for the results.
     """
 
-    def __init__(self, num_inputs: int, ops: Sequence[LocalOp], outputs: Sequence[int], xp: Any = np) -> None:
+    def __init__(
+        self, num_inputs: int, ops: Sequence[LocalOp], outputs: Sequence[int], xp: Any = np, borrows: bool = True
+    ) -> None:
+        """``borrows``: see `Chain`."""
         self.num_inputs = num_inputs
         self.ops = tuple(ops)
         self.outputs = tuple(outputs)
         self._xp = xp
-        groups = group(self.ops) if xp is np else [[op] for op in self.ops]
-        memory = _Memory(self.outputs, groups)
-        self.loud = self._alone(groups, memory) or self._script(groups, memory)
+        self._borrows = borrows
+        self.groups = group(self.ops) if xp is np else [[op] for op in self.ops]
+        self.chains: dict[int, Chain] = {}
+        memory = _Memory(self.outputs, self.groups)
+        self.loud = self._alone(memory) or self._script(memory)
         self.temporaries = tuple(memory.temporaries)
 
     def run(self, reads: list[Any], writes: list[Any], numbers: tuple[Any, ...]) -> None:
         """Compute all results from the inputs ``reads`` into ``writes``."""
         quietly(self.loud, reads, writes, numbers)
+
+    def writing_once(self) -> Segment:
+        """The same work with nothing but the results themselves in the memory of results."""
+        return Segment(self.num_inputs, self.ops, self.outputs, self._xp, borrows=False) if self.chains else self
 
     def work(self) -> Work:
         """The quickest function that does what ``run`` does."""
@@ -65,9 +76,9 @@ class Segment:
 
     # ------------------------------------------------------------------ compilation
 
-    def _alone(self, groups: Sequence[Sequence[LocalOp]], memory: _Memory) -> Work | None:
+    def _alone(self, memory: _Memory) -> Work | None:
         """The work of a segment of one operation, which needs no script."""
-        if len(self.ops) > 1 or is_chain(groups[0]) or self.ops[0].is_loop:
+        if len(self.ops) > 1 or is_chain(self.groups[0]) or self.ops[0].is_loop:
             return None
         (op,) = self.ops
         if op.ufunc is not None:
@@ -83,11 +94,11 @@ class Segment:
 
         return work
 
-    def _script(self, groups: Sequence[Sequence[LocalOp]], memory: _Memory) -> Work:
+    def _script(self, memory: _Memory) -> Work:
         script = Script(self.num_inputs, self._xp)
-        for position, ops in enumerate(groups):
+        for position, ops in enumerate(self.groups):
             if is_chain(ops):
-                chain = Chain(ops, memory.needed_after(ops, position))
+                chain = self.chains[position] = Chain(ops, memory.needed_after(ops, position), self._borrows)
                 script.chain(
                     chain,
                     [memory.place(r, chain.shape, _dtype(ops, r), position) for r in chain.outputs],
@@ -131,8 +142,8 @@ class _Memory:
     def _extend_over_views(self, groups: Sequence[Sequence[LocalOp]]) -> None:
         """What a view may share memory with lives at least as long as the view."""
         for ops in reversed(groups):
-            if is_chain(ops) or ops[0].is_loop or ops[0].ufunc is not None or ops[0].into is not None:
-                continue  # these write their results into memory of their own
+            if not may_give_view(ops):
+                continue
             latest = self._last_use[ops[0].outs[0]]
             for register in ops[0].reads:
                 self._last_use[register] = max(self._last_use[register], latest)
@@ -158,6 +169,11 @@ class _Memory:
         self._owner[len(self.temporaries)] = register
         self.temporaries.append(wanted)
         return len(self.outputs) + len(self.temporaries) - 1
+
+
+def may_give_view(ops: Sequence[LocalOp]) -> bool:
+    """Whether the result of a group may share memory with what it reads, instead of having memory of its own."""
+    return not (is_chain(ops) or ops[0].is_loop or ops[0].ufunc is not None or ops[0].into is not None)
 
 
 def is_chain(ops: Sequence[LocalOp]) -> bool:
