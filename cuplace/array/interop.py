@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cuplace.array.deletion import deleted_error
 from cuplace.errors import (
     DLPackShardingError,
     IndexConversionError,

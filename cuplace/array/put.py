@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from cuplace.array.array import Array
-from cuplace.array.deletion import deleted_error
 from cuplace.array.donation import check_sole_owner
 from cuplace.array.dtypes import narrow
 from cuplace.array.host import read_host_value
