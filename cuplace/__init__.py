@@ -47,6 +47,12 @@ if TYPE_CHECKING:
         typeof,
     )
 
+        transfer_guard,
+        transfer_guard_device_to_device,
+        transfer_guard_device_to_host,
+        transfer_guard_host_bounce,
+        transfer_guard_host_sync,
+        transfer_guard_host_to_device,
 __version__ = "0.1.0"
 
 __all__ = [
@@ -87,6 +93,12 @@ __all__ = [
 
 _MODULES = ("errors", "lax", "numpy", "sharding", "testing", "tree")
 
+    "transfer_guard",
+    "transfer_guard_device_to_device",
+    "transfer_guard_device_to_host",
+    "transfer_guard_host_bounce",
+    "transfer_guard_host_sync",
+    "transfer_guard_host_to_device",
 
 def __getattr__(name: str) -> object:
     """The public name `name`, loaded at its first use.

@@ -227,6 +227,24 @@ class ContextInsideJitError(ValueError):
     """The context mesh was asked for or set while a function is traced."""
 
 
+class GuardLevelError(ValueError):
+    """A transfer guard was given a level that there is not."""
+
+    def __init__(self, value: object, levels: tuple[str, ...], where: str | None = None) -> None:
+        text = f"new enum value must be None or in {list(levels)}, got {value} of type {type(value)}."
+        super().__init__(text if where is None else f"{text}\nIt comes from {where}.")
+
+
+class TransferGuardError(RuntimeError):
+    """A call was about to transfer data, or to wait, where a transfer guard forbids it.
+
+    ``what`` describes it, ``guard`` is the option that forbids it, ``instead`` says what to write.
+    """
+
+    def __init__(self, name: str, what: str, guard: str, level: str, instead: str) -> None:
+        super().__init__(f"INVALID_ARGUMENT: Disallowed {name}: {what}\n{guard} is {level!r}. {instead}")
+
+
 class OutOfMemoryError(MemoryError, RuntimeError):
     """A device has no memory left for an array, even after all dead blocks have come back."""
 

@@ -15,6 +15,8 @@ TOP = {
     "device_put", "device_get", "reshard", "jit", "typeof", "block_until_ready", "default_device", "sharding",
     "numpy", "lax", "errors", "tree", "make_array_from_callback", "make_array_from_single_device_arrays",
     "make_array_from_process_local_data", "check_order", "testing",
+    "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
+    "transfer_guard_device_to_device", "transfer_guard_host_sync", "transfer_guard_host_bounce",
 }  # fmt: skip
 SHARDING = {
     "Mesh", "AbstractMesh", "AxisType", "Sharding", "NamedSharding", "SingleDeviceSharding", "PartitionSpec",
@@ -31,8 +33,7 @@ NUMPY = {
 }  # fmt: skip
 PLANNED = {
     "memory", "map_shards", "memory_report", "free_unused", "live_arrays", "plan", "topology",
-    "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
-    "transfer_guard_device_to_device", "prefetch", "iter_host", "shard_map", "ShapeDtypeStruct", "eval_shape",
+    "prefetch", "iter_host", "shard_map", "ShapeDtypeStruct", "eval_shape",
     "clear_caches", "random", "debug", "profile", "distributed",
 }  # fmt: skip
 

@@ -14,6 +14,7 @@ from cuplace.array.shard import Shard
 from cuplace.errors import ArrayConstructorError, ItemAssignmentError, UnsizedError
 from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.runtime.caller import caller
+from cuplace.runtime.guard import SYNC, armed, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -229,12 +230,15 @@ class Array(metaclass=ArrayMeta):
         """Wait until the values are there; the array itself.
 
         Raises:
+            TransferGuardError: a RuntimeError, where a guard forbids explicit waits.
             DeletedArrayError: a RuntimeError, where the array has been deleted.
             The original error of the work that should have made the values.
         """
         buffers = self._buffers
         if not buffers:
             raise deleted_error(self, "INVALID_ARGUMENT: BlockHostUntilReady() called on deleted or donated buffer")
+        if armed:
+            judge(SYNC, True, lambda: f"aval={self.aval!r}, sharding={self.sharding}")
         buffers[0].device.scheduler.host_wait(buffers)
         return self
 

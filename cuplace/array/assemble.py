@@ -10,7 +10,7 @@ import numpy as np
 from cuplace.array.array import Array
 from cuplace.array.host import read_host_value
 from cuplace.array.key import OperandKey, key_of
-from cuplace.array.put import device_put
+from cuplace.array.put import device_put, put_unasked
 from cuplace.errors import AssemblyError, AssemblyTypeError
 from cuplace.placement.layout import Layout
 from cuplace.placement.sharding import Sharding, SingleDeviceSharding
@@ -54,7 +54,7 @@ def make_array_from_callback(
         )
     key = key_of(layout.shape, parts[0].dtype, False, sharding, True)
     _check_parts(parts, key)
-    return _joined(device_put(parts, list(sharding.flat_devices)), key)
+    return _joined(put_unasked(parts, list(sharding.flat_devices)), key)
 
 
 def make_array_from_single_device_arrays(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +17,9 @@ from cuplace.errors import (
     TruthValueError,
 )
 from cuplace.runtime.caller import caller
+from cuplace.runtime.guard import armed, transfer_guard_host_to_device
 from cuplace.transfer.execute import gather_to_host, upload
+from cuplace.transfer.guarded import judge_fetch, judge_upload
 
 if TYPE_CHECKING:
     from cuplace.array.array import Array
@@ -26,6 +29,18 @@ _DLPACK_CPU = 1
 
 
 def host_value(array: Array) -> np.ndarray:
+    """What `values_of` gives, in a call that was not made for that.
+
+    Raises:
+        DeletedArrayError: a RuntimeError, where the array has been deleted.
+        TransferGuardError: a RuntimeError, where a guard forbids to read values on the host, or to wait.
+    """
+    if armed and array._buffers:
+        judge_fetch(array.shape, array.dtype, array._key.sharding, False)
+    return values_of(array)
+
+
+def values_of(array: Array) -> np.ndarray:
     """The values as a read-only NumPy array, the same object at each call; waits for them.
 
     Raises:
@@ -79,10 +94,15 @@ def rows(array: Array) -> Iterator[Array]:
     else they are new uncommitted arrays, as in JAX."""
     if array._key.sharding.is_fully_replicated:
         array._live()
-        return (array[i] for i in range(len(array)))  # type: ignore[index]  # attached by the staging floor
+        return (_row(array, i) for i in range(len(array)))
     from cuplace.array.put import device_put
 
     return map(device_put, host_value(array))
+
+
+def _row(array: Array, position: int) -> Array:
+    with transfer_guard_host_to_device("allow") if armed else nullcontext():  # the position is ours, not the user's
+        return array[position]  # type: ignore[index,no-any-return]  # attached by the staging floor
 
 
 def to_device(array: Array, device: Any, stream: None) -> Array:
@@ -143,4 +163,6 @@ def unpickle(values: np.ndarray, weak_type: bool, sharding: Sharding | None) -> 
 
     key = host_key(values.shape, values.dtype, weak_type, sharding)
     line = caller()
+    if armed:
+        judge_upload(key.type.unplaced(), key.sharding, True)
     return Array._make(upload(values, key.sharding, line), key, line)

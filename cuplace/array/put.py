@@ -12,6 +12,7 @@ from cuplace.array.array import Array
 from cuplace.array.donation import check_sole_owner
 from cuplace.array.dtypes import narrow
 from cuplace.array.host import read_host_value
+from cuplace.array.interop import values_of
 from cuplace.array.key import OperandKey
 from cuplace.array.pytree import broadcast_prefix, flatten, map_leaves, unflatten
 from cuplace.array.route import Route, host_key, route
@@ -21,7 +22,9 @@ from cuplace.placement.spec import PartitionSpec
 from cuplace.runtime.caller import Line, caller
 from cuplace.runtime.context import context_mesh
 from cuplace.runtime.device import Device
+from cuplace.runtime.guard import armed
 from cuplace.transfer.execute import move, upload
+from cuplace.transfer.guarded import judge_fetch, judge_move, judge_upload
 from cuplace.transfer.plan import plan_move
 
 _PLACES = frozenset({NamedSharding, SingleDeviceSharding, Device})
@@ -61,7 +64,7 @@ def device_put(
         NotAnArrayError, InvalidValueError, DtypeError: TypeErrors, for what cannot become an array.
         MaskedArrayError, DonateAliasError, DonateFlagError, ForeignPlatformError: ValueErrors.
         IntegerRangeError: an OverflowError, for integers that 32 bits do not hold.
-        DeletedArrayError, StrictDonationError: RuntimeErrors.
+        DeletedArrayError, StrictDonationError, TransferGuardError: RuntimeErrors.
         All leaves are checked before anything is moved.
 
     >>> import numpy as np, cuplace
@@ -69,7 +72,7 @@ def device_put(
     >>> x, x.committed
     (Array([0., 1., 2.], dtype=float32), True)
     """
-    if donate is False and may_alias is None:
+    if donate is False and may_alias is None and not armed:
         kind = type(x)
         if kind is Array:
             if type(device) in _PLACES:
@@ -87,12 +90,27 @@ def device_get(x: Any) -> Any:
 
     Raises:
         DeletedArrayError: a RuntimeError, for an array that has been deleted.
+        TransferGuardError: a RuntimeError, where a guard forbids also explicit transfers to the host.
 
     >>> import cuplace
     >>> cuplace.device_get({"a": cuplace.device_put(1.5), "b": "text"})
     {'a': array(1.5, dtype=float32), 'b': 'text'}
     """
-    return map_leaves(lambda leaf: leaf._value if type(leaf) is Array else leaf, x)
+    if armed:
+        for leaf in flatten(x)[0]:
+            if type(leaf) is Array:
+                judge_fetch(leaf.shape, leaf.dtype, leaf.sharding, True)
+    return map_leaves(lambda leaf: values_of(leaf) if type(leaf) is Array else leaf, x)
+
+
+def put_unasked(value: Any, device: Any = None) -> Any:
+    """`device_put` in a call that was not made for that, which guards tell apart.
+
+    Raises:
+        TransferGuardError: a RuntimeError.
+        and what `device_put` raises.
+    """
+    return _put_tree(value, device, False, None, False) if armed else device_put(value, device)
 
 
 def block_until_ready(x: Any) -> Any:
@@ -112,12 +130,12 @@ def block_until_ready(x: Any) -> Any:
     return x
 
 
-def _put_tree(x: Any, device: Any, donate: Any, may_alias: Any) -> Any:
+def _put_tree(x: Any, device: Any, donate: Any, may_alias: Any, explicit: bool = True) -> Any:
     leaves, structure = flatten(x)
     targets = broadcast_prefix("device_put device", device, x, len(leaves))
     donates = broadcast_prefix("device_put donate", donate, x, len(leaves))
     aliases = broadcast_prefix("device_put may_alias", may_alias, x, len(leaves))
-    puts = [_prepared(*one) for one in zip(leaves, targets, donates, aliases, strict=True)]
+    puts = [_prepared(*one, explicit) for one in zip(leaves, targets, donates, aliases, strict=True)]
     line = caller()
     results = [put.run(line) for put in puts]
     for put in puts:
@@ -146,7 +164,7 @@ class _Put:
         return staged_put(value, how, self.donate)
 
 
-def _prepared(value: Any, target: Any, donate: Any, may_alias: Any) -> _Put:
+def _prepared(value: Any, target: Any, donate: Any, may_alias: Any, explicit: bool = True) -> _Put:
     if donate not in (True, False, "strict"):
         raise DonateFlagError(donate)
     if donate and may_alias:
@@ -157,11 +175,16 @@ def _prepared(value: Any, target: Any, donate: Any, may_alias: Any) -> _Put:
         if donate == "strict":
             check_sole_owner(value)
         found = _stay(value, may_alias) if place is None else route(value._key, place, may_alias)
+        if armed and found.plan is not None:
+            judge_move(value.aval, found.plan, explicit)
         return _Put(value, found, donate)
     if getattr(type(value), "_is_tracer", False):
         return _Put(value, place, donate)
     values, weak_type = read_host_value(value)
-    return _Put(values, host_key(values.shape, values.dtype, weak_type, place), donate)
+    key = host_key(values.shape, values.dtype, weak_type, place)
+    if armed:
+        judge_upload(key.type.unplaced(), key.sharding, explicit)
+    return _Put(values, key, donate)
 
 
 def _stay(array: Array, may_alias: Any) -> Route:

@@ -21,7 +21,9 @@ from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import PartitionSpec
 from cuplace.runtime.caller import Line, caller
 from cuplace.runtime.context import context_mesh
+from cuplace.runtime.guard import armed
 from cuplace.transfer.execute import move, upload
+from cuplace.transfer.guarded import judge_bounces, judge_move, judge_upload
 
 staged_reshard: Callable[[Any, NamedSharding], Any] | None = None
 """``staged_reshard(tracer, sharding)`` stands for `reshard` of a value that is being traced; set by staging."""
@@ -81,6 +83,8 @@ def _prepared(value: Any, target: NamedSharding) -> Callable[[Line | None], Any]
         values, weak_type = read_host_value(value)
         sharding = _full_rank(target, values.shape)
         key = host_key(values.shape, values.dtype, weak_type, sharding)
+        if armed:
+            judge_upload(key.type.unplaced(), sharding, False)
         return lambda line: Array._make(upload(values, sharding, line), key, line)
     buffers = value._live()
     sharding = _full_rank(target, value.shape)
@@ -90,6 +94,11 @@ def _prepared(value: Any, target: NamedSharding) -> Callable[[Line | None], Any]
     plan = found.plan
     if plan is None:
         return lambda line: value._alias(found.key, line)
+    if armed:
+        if value.committed:
+            judge_bounces(plan)
+        else:
+            judge_move(value.aval, plan, False)
     return lambda line: Array._make(move(buffers, plan, line), found.key, line)
 
 

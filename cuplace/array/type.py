@@ -84,6 +84,10 @@ class ArrayType(Value):
         """The same type, not weak."""
         return self.update(weak_type=False) if self.weak_type else self
 
+    def unplaced(self) -> ArrayType:
+        """The same type without spec and mesh: that of a value which is on no device yet."""
+        return self.update(spec=None, mesh=None)
+
     def short(self) -> str:
         """The form with a short dtype name, as in ``f32[4@x,8]``."""
         return dtypes.short_name(self.dtype) + describe_shape(self.shape, self.spec, self.mesh)

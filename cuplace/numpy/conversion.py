@@ -10,7 +10,7 @@ import numpy as np
 from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.array import Array
-from cuplace.array.put import device_put
+from cuplace.array.put import put_unasked
 from cuplace.numpy.promotion import cast
 from cuplace.numpy.shaping import astype, copy, reshape, stack
 from cuplace.ops.convert import convert
@@ -105,7 +105,7 @@ def _from_host(value: Any, device: Any) -> Array:
         mesh = context_mesh()
         if mesh is not None and not mesh.empty:
             device = NamedSharding(mesh, PartitionSpec())
-    return device_put(value, device)
+    return put_unasked(value, device)
 
 
 def _leaves(value: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import numpy as np
 from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.array import Array
-from cuplace.array.put import device_put
+from cuplace.array.put import put_unasked
 from cuplace.array.type import typeof
 from cuplace.numpy.arraylike import require_arrays
 from cuplace.numpy.promotion import promote, to_bool
@@ -230,7 +230,7 @@ def nonzero(a: Any) -> tuple[Array, ...]:
     require_arrays("nonzero", a)
     found = np.nonzero(np.asarray(a))
     place = _whole_beside(a)
-    return tuple([device_put(positions.astype(dtypes.default_dtype("int")), place) for positions in found])
+    return tuple([put_unasked(positions.astype(dtypes.default_dtype("int")), place) for positions in found])
 
 
 def _whole_beside(x: Any) -> Sharding | None:

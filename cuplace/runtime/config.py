@@ -26,6 +26,18 @@ class Option:
     optional: bool = False
 
 
+GUARD_LEVELS = ("allow", "log", "disallow", "log_explicit", "disallow_explicit")
+"""What can be done about a transfer: nothing, or something about those that nobody asked for, or about all."""
+
+GUARDED = {
+    "transfer_guard_host_to_device": "values from the host that become arrays",
+    "transfer_guard_device_to_device": "moves to other devices",
+    "transfer_guard_device_to_host": "reading values on the host",
+    "transfer_guard_host_sync": "waiting for devices",
+    "transfer_guard_host_bounce": "moves through host memory between GPUs that do not reach each other",
+}
+GUARDS = tuple(GUARDED)
+
 OPTIONS: dict[str, Option] = {
     "platform": Option(str, None, "platform of the default devices: 'cuda', 'cpu' or 'sim'", True, True),
     "num_devices": Option(int, None, "devices to offer, on any platform", True, True),
@@ -39,9 +51,11 @@ OPTIONS: dict[str, Option] = {
         int, 4 << 30, "bytes of dead memory that may wait for unfinished work before a call waits"
     ),
     "max_device_bytes": Option(int, None, "limit of memory for each device, in bytes", optional=True),
-    "check_order": Option(bool, False, "check that waits order all uses of memory that conflict (cpu and sim)"),
+    "check_order": Option(bool, False, "check that waits order all uses of memory that conflict"),
     "poison": Option(bool, False, "fill new memory with a pattern, so that reading too early shows"),
     "sync": Option(bool, False, "wait for the device after every call (for debugging and baselines)"),
+    "transfer_guard": Option(str, None, "level of the guards of all three directions of transfers", optional=True),
+    **{name: Option(str, None, f"level of the guard of {GUARDED[name]}", optional=True) for name in GUARDS},
 }
 
 PLATFORM_NAMES = ("cpu", "gpu", "cuda", "sim")
@@ -76,6 +90,9 @@ class Config:
         if key in self._frozen and value != getattr(self, key):
             raise errors.ConfigFrozenError(name, self._frozen[key])
         setattr(self, key, value)
+        if key == "transfer_guard":  # takes the place of what was said of single directions before
+            for name in GUARDS[:3]:
+                setattr(self, name, value)
         for listener in self._listeners:
             listener(key)
 
@@ -118,6 +135,9 @@ def _checked(key: str, value: Any) -> Any:
     option = OPTIONS[key]
     if value is None and option.optional:
         return None
+    if key.startswith("transfer_guard"):
+        check_level(value)
+        return value
     if option.type is bool and isinstance(value, int) and value in (0, 1):
         return bool(value)
     if not isinstance(value, option.type) or (option.type is int and isinstance(value, bool)):
@@ -126,10 +146,22 @@ def _checked(key: str, value: Any) -> Any:
     return value
 
 
+def check_level(value: Any, where: str | None = None) -> None:
+    """Check the level of a guard; ``where`` is what set it, for the error.
+
+    Raises:
+        GuardLevelError: a ValueError, with JAX's text.
+    """
+    if value is not None and value not in GUARD_LEVELS:
+        raise errors.GuardLevelError(value, GUARD_LEVELS, where)
+
+
 def _check_value(key: str, name: str, value: Any) -> None:
     option = OPTIONS[key]
     if option.type is int and key != "sim_seed" and value < 1:
         raise errors.OptionValueError(name, value, "a whole number of at least 1")
+    if key.startswith("transfer_guard"):
+        check_level(value, name)
     if key == "default_device" and value not in PLATFORM_NAMES and not is_device(value):
         raise errors.DefaultDeviceError(value)
 

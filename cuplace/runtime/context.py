@@ -13,17 +13,25 @@ from cuplace.placement.mesh import EMPTY_MESH, AxisType, Mesh
 from cuplace.runtime import platform as _platform
 from cuplace.runtime.config import PLATFORM_NAMES, config
 from cuplace.runtime.device import Device
+from cuplace.runtime.levels import NO_LEVELS, Levels, configured
 
 
 class ContextKey:
-    """What of the context decides a call besides its operands; interned, so that identity is equality."""
+    """What of the context decides a call besides its operands; interned, so that identity is equality.
 
-    __slots__ = ("device", "mesh", "x64")
+    Attributes:
+        levels: those of the transfer guards; None where everything is allowed.
+        unguarded: the same context where everything is allowed: what a call does, as opposed to whether it may.
+    """
 
-    def __init__(self, device: Device, mesh: Mesh, x64: bool) -> None:
+    __slots__ = ("device", "levels", "mesh", "unguarded", "x64")
+
+    def __init__(self, device: Device, mesh: Mesh, x64: bool, levels: Levels | None) -> None:
         self.device = device
         self.mesh = mesh
         self.x64 = x64
+        self.levels = levels
+        self.unguarded = self if levels is None else _interned(device, mesh, x64, None)
 
 
 class _Thread(threading.local):
@@ -31,13 +39,14 @@ class _Thread(threading.local):
     mesh: Mesh | None = None
     key: ContextKey | None = None
     seen: tuple[int, object] = (-1, None)
+    levels: Levels = NO_LEVELS  # what the blocks of transfer guards say
 
     def __init__(self) -> None:
         self.outer_devices: list[Device | None] = []  # those that `with default_device` blocks set aside
 
 
 _thread = _Thread()
-_keys: dict[tuple[Device, Mesh, bool], ContextKey] = {}
+_keys: dict[tuple[Device, Mesh, bool, Levels | None], ContextKey] = {}
 _generation = 0
 
 
@@ -59,13 +68,36 @@ def context_key() -> ContextKey:
 
 def _refresh() -> ContextKey:
     device = current_default_device()
-    parts = (device, _thread.mesh or EMPTY_MESH, bool(config.enable_x64))
-    key = _keys.get(parts)
-    if key is None:
-        key = _keys[parts] = ContextKey(*parts)
+    key = _interned(device, _thread.mesh or EMPTY_MESH, bool(config.enable_x64), current_levels())
     _thread.key = key
     _thread.seen = (_generation, _platform._current)
     return key
+
+
+def _interned(device: Device, mesh: Mesh, x64: bool, levels: Levels | None) -> ContextKey:
+    parts = (device, mesh, x64, levels)
+    key = _keys.get(parts)
+    if key is None:
+        key = _keys[parts] = ContextKey(*parts)
+    return key
+
+
+def current_levels() -> Levels | None:
+    """The levels of the transfer guards in this thread; None where everything is allowed."""
+    levels = _thread.levels.over(configured())
+    return None if levels.all_allowed else levels
+
+
+def thread_levels() -> Levels:
+    """The levels that blocks have set in this thread, over what the options say."""
+    return _thread.levels
+
+
+def set_levels(levels: Levels) -> Levels:
+    """Let these hold in this thread, over what the options say; those that held before."""
+    before, _thread.levels = _thread.levels, levels
+    _thread.key = None
+    return before
 
 
 def current_default_device() -> Device:
@@ -202,6 +234,7 @@ def reset() -> None:
     _thread.outer_devices.clear()
     _thread.device = None
     _thread.mesh = None
+    _thread.levels = NO_LEVELS
     _thread.key = None
 
 

@@ -37,7 +37,9 @@ from cuplace.array.pytree import flatten, map_leaves, unflatten
 from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.runtime.context import context_key, set_mesh
 from cuplace.runtime.device import Device
+from cuplace.runtime.guard import armed
 from cuplace.staging.frozen import frozen
+from cuplace.staging.guarded import judge_call, moves_nothing
 from cuplace.staging.operand import is_scalar, quick_key
 from cuplace.staging.put import constrain
 from cuplace.staging.quick import Direct
@@ -209,12 +211,17 @@ class Eager:
         operands, structure = flatten(tuple([values[name] for name in self._arrays]))
         statics = tuple([frozen(values[name]) for name in self._static])
         target = self._target(values)
-        key = (structure, tuple(map(quick_key, operands)), statics, target, context_key())
+        context = context_key()
+        key = (structure, tuple(map(quick_key, operands)), statics, target, context.unguarded)
         bound = self._bound.get(key)
         if bound is None:
             with nullcontext() if target is None else set_mesh(None):  # where the results go has been said
                 bound = self._bind(operands, structure, values, statics, target)
             keep(self._bound, key, bound)
+        if armed:
+            judge_call(bound.executable, operands)
+            if context.levels is not None and not moves_nothing(bound.executable):
+                return bound(operands)  # to be judged the next time, too
         if spelled is not None and self._signature.rest is None:
             self._remember(args, kwargs, spelled, bound)
         return bound(operands)

@@ -15,6 +15,7 @@ from cuplace.array.array import Array
 from cuplace.array.key import OperandKey
 from cuplace.array.pytree import flatten, unflatten
 from cuplace.runtime.context import context_key
+from cuplace.runtime.guard import armed
 from cuplace.staging.arguments import Chosen, argument_names, merged, static_key
 from cuplace.staging.asked import (
     UNSPECIFIED,
@@ -25,6 +26,7 @@ from cuplace.staging.asked import (
     spread_outputs,
 )
 from cuplace.staging.donation import DonatingBound, usable
+from cuplace.staging.guarded import judge_call, moves_nothing
 from cuplace.staging.operand import is_scalar, operand_key, quick_key
 from cuplace.staging.put import constrain
 from cuplace.staging.staged import Bound, CacheInfo, Staged, Traced, keep, path_text
@@ -147,16 +149,22 @@ class Jitted:
             return self._inline(rest, named, static)
         operands, structure = flatten((rest, named))
         static_keys = tuple([(where, static_key(value)) for where, value in static])
-        key = (structure, tuple(map(quick_key, operands)), static_keys, context_key())
+        context = context_key()
+        key = (structure, tuple(map(quick_key, operands)), static_keys, context.unguarded)
         bound = self._bound.get(key)
+        is_new = bound is None or context.levels is not None
         if bound is None:
             self._misses += 1
             bound = self._bind(rest, named, static, static_keys, operands, structure)
             keep(self._bound, key, bound)
-            if not kwargs and not static and all(type(arg) is Array or is_scalar(arg) for arg in args):
-                keep(self._quick, (context_key(), *map(quick_key, args)), bound.direct)
         else:
             self._hits += 1
+        if armed:
+            judge_call(bound.executable, operands)
+            if context.levels is not None and not moves_nothing(bound.executable):
+                return bound(operands)  # to be judged the next time, too
+        if is_new and not kwargs and not static and all(type(arg) is Array or is_scalar(arg) for arg in args):
+            keep(self._quick, (context, *map(quick_key, args)), bound.direct)
         return bound(operands)
 
     # ------------------------------------------------------------------ placing

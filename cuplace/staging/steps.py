@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -120,6 +120,15 @@ def note_dead(steps: Sequence[Step], kept: set[int]) -> None:
     for step in reversed(steps):
         step.dead = tuple([place for place in dict.fromkeys(step.reads) if place not in seen])
         seen.update(step.reads)
+
+
+def moves_of(steps: Sequence[Step]) -> Iterator[TransferPlan]:
+    """The plans of all moves that steps make, those in loops once."""
+    for step in steps:
+        if type(step) is MoveStep:
+            yield step.plan
+        elif type(step) is LoopStep:
+            yield from moves_of(step.body)
 
 
 class LoopStep(Step):
