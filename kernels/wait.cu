@@ -1,4 +1,4 @@
-// Kernels that only spend time. Both run as one thread.
+// Kernels that only spend time, or tell the host what time it is. Each runs as one thread.
 
 #ifdef CUPLACE_HOST
 #include <chrono>
@@ -33,6 +33,9 @@ extern "C" __global__ void latch(
   }
   *outcome = 1;
 }
+
+// Tells the host, by a word of mapped pinned memory, that its stream has come here.
+extern "C" __global__ void arrive(volatile unsigned* word) { *word = 1; }
 
 // Keeps its stream busy for a given time.
 extern "C" __global__ void spin(const unsigned long long duration_ns) {

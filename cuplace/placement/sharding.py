@@ -360,7 +360,7 @@ def _single(device: DeviceLike, kind: str) -> SingleDeviceSharding:
 
 
 def _make_single(device: DeviceLike, kind: str) -> SingleDeviceSharding:
-    _check_memory_kind(device, kind)
+    check_memory_kind(device, kind)
     sharding = object.__new__(SingleDeviceSharding)
     sharding._set(memory_kind=kind, _layouts={}, _tilings={}, flat_devices=(device,), flat_ids=(device.id,))
     return sharding
@@ -374,7 +374,7 @@ def _checked(mesh: Any, spec: Any, memory_kind: str | None) -> NamedSharding:
     if isinstance(mesh, Mesh):
         device = mesh.flat_devices[0]
         kind = device.memory_kinds[0] if memory_kind is None else memory_kind
-        _check_memory_kind(device, kind)
+        check_memory_kind(device, kind)
     size_of = mesh.shape
     replicated = all(size_of[name] == 1 for name in spec.axes)
     made = object.__new__(NamedSharding)
@@ -426,7 +426,8 @@ def _check_spec(mesh: Mesh | AbstractMesh, spec: object) -> None:
         seen.add(name)
 
 
-def _check_memory_kind(device: DeviceLike, kind: str) -> None:
+def check_memory_kind(device: DeviceLike, kind: str) -> None:
+    """Raises MemoryKindError, a ValueError, for a memory that the device does not have."""
     kinds = device.memory_kinds
     if kind not in kinds:
         name = device.device_kind

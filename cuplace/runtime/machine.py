@@ -98,6 +98,7 @@ class Machine:
         network: how nodes are joined; needed where there are several.
         nodes: how many there are.
         submit_us: what it costs the host to enqueue one piece of work.
+        host_memory_gb_s: bytes a second that computing on host memory, and copies inside of it, read plus write.
     """
 
     name: str
@@ -109,6 +110,7 @@ class Machine:
     network: Network | None = None
     nodes: int = 1
     submit_us: float = 10.0
+    host_memory_gb_s: float = 200.0
 
     @property
     def total(self) -> int:

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cuplace import errors
+from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.config import config
 
 if TYPE_CHECKING:
-    from cuplace.runtime.backends.base import Backend, Event, Stream
+    from cuplace.runtime.backends.base import Backend, Event, StoragePool, Stream
     from cuplace.runtime.device import Device
 
 COMPUTE = "compute"
@@ -58,7 +59,7 @@ class Arena:
         self.name = name
         self.home = home
         self.graveyard = memory.graveyard
-        self.pool = memory.backend.storage(memory.device, name)
+        self.pool = memory._storage(name)
         self.birth = self.pool.birth
         self.parked: deque[Parked] = deque()
         self.live: set[Block] = set()
@@ -126,14 +127,28 @@ class ForeignArena(Arena):
 
 
 class DeviceMemory:
-    """The arenas of a device, their limit and their counters (all in bytes).
+    """The arenas of one memory of a device, their limit and their counters (all in bytes).
 
     ``graveyard`` and ``parking`` are shared by the devices of a platform; ``parking`` are the memories that have
-    parked blocks at present.
+    parked blocks at present. A call of the device's own memory gives its memory of another kind.
+
+    Attributes:
+        device: whose memory it is.
+        kind: which one: ``device``, ``pinned_host`` or ``unpinned_host``.
+        on_host: whether the host can read and write it in place.
+
+    >>> import cuplace
+    >>> cuplace.devices()[0].memory("pinned_host").kind
+    'pinned_host'
     """
 
-    def __init__(self, device: Device, backend: Backend, graveyard: Graveyard, parking: set[DeviceMemory]) -> None:
+    on_host = False
+
+    def __init__(
+        self, device: Device, backend: Backend, graveyard: Graveyard, parking: set[DeviceMemory], kind: str = DEVICE
+    ) -> None:
         self.device = device
+        self.kind = kind
         self.backend = backend
         self.graveyard = graveyard
         self.parking = parking
@@ -142,8 +157,55 @@ class DeviceMemory:
         self.parked = 0
         self.parked_bytes = 0
         self.memory_waits = 0
-        self.arenas = {COMPUTE: Arena(self, COMPUTE, device.compute), TRANSFER: Arena(self, TRANSFER, None)}
+        self.arenas = {COMPUTE: Arena(self, COMPUTE, self.compute), TRANSFER: Arena(self, TRANSFER, None)}
         self.foreign = ForeignArena(self, "foreign", None)
+
+    def __call__(self, kind: str) -> DeviceMemory:
+        """The device's memory of a kind.
+
+        Raises:
+            MemoryKindError: a ValueError, for a memory that the device does not have.
+        """
+        return self.device.place(kind).memory
+
+    @property
+    def platform(self) -> str:
+        return self.device.platform
+
+    @property
+    def process_index(self) -> int:
+        return self.device.process_index
+
+    def addressable_by_devices(self) -> list[Device]:
+        """The devices whose memory it is."""
+        return [self.device]
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return str(self.device) if self.kind == DEVICE else f"{self.device} {self.kind}"
+
+    @property
+    def compute(self) -> Stream:
+        """The stream that computes on it."""
+        return self.device.compute
+
+    @property
+    def upload(self) -> Stream:
+        """The stream that brings values from the caller to it."""
+        return self.device.upload
+
+    @property
+    def limit(self) -> int | None:
+        """Bytes that its blocks may be; None where there is no limit."""
+        limit: int | None = config.max_device_bytes
+        return limit
+
+    def _storage(self, arena: str) -> StoragePool:
+        return self.backend.storage(self.device, arena)
+
+    def __repr__(self) -> str:
+        return f"Memory({self.name})"
 
     def allocate(
         self, arena_name: str, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -156,7 +218,7 @@ class DeviceMemory:
         arena = self.arenas[arena_name]
         if self.parked:
             self._poll()
-        limit = config.max_device_bytes
+        limit = self.limit
         if limit is not None and self.in_use + nbytes > limit:
             found = self._make_room(arena, nbytes, limit, shape, dtype)
             if found is not None:
@@ -173,10 +235,11 @@ class DeviceMemory:
         return block, () if arena.birth is None else arena.birth(storage)
 
     def stats(self) -> dict[str, int]:
+        """Bytes in use, parked behind unfinished work, and the peak of both, and the limit where there is one."""
         stats = {"bytes_in_use": self.in_use - self.parked_bytes, "bytes_parked": self.parked_bytes,
                  "peak_bytes": self.peak, "memory_waits": self.memory_waits}  # fmt: skip
-        if config.max_device_bytes is not None:
-            stats["bytes_limit"] = config.max_device_bytes
+        if self.limit is not None:
+            stats["bytes_limit"] = self.limit
         return stats
 
     def collect(self, most: int | None = None) -> None:
@@ -246,7 +309,7 @@ class DeviceMemory:
         """The error that says that there are no ``nbytes`` for ``what``, with a table of the largest live buffers."""
         live = sorted((block for arena in self.arenas.values() for block in arena.live), key=lambda b: -b.nbytes)
         rows = [(block.nbytes, f"{block.dtype}{list(block.shape)}") for block in live[:8]]
-        return errors.OutOfMemoryError(str(self.device), nbytes, what, self.in_use, limit, rows)
+        return errors.OutOfMemoryError(self.name, nbytes, what, self.in_use, limit, rows)
 
     def _out_of_memory(
         self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int | None

@@ -63,7 +63,8 @@ class Platform:
         self.backend.close()
         self.scheduler.park()
         for device in self.devices:
-            device.memory.trim()
+            for memory in device.memories():
+                memory.trim()
 
     def __repr__(self) -> str:
         return f"Platform({self.name!r}, {len(self.devices)} devices)"

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Event, Latch, Stream
     from cuplace.runtime.caller import Line
     from cuplace.runtime.device import Device
+    from cuplace.runtime.host_memory import HostMemory
     from cuplace.runtime.memory import DeviceMemory
+
+    Place: TypeAlias = Device | HostMemory
 
 RUN_AHEAD = 4096
 """Unfinished submissions after which a call waits for the oldest, so that queues stay bounded."""
@@ -72,7 +75,7 @@ class Scheduler:
     # ------------------------------------------------------------------ memory
 
     def allocate(
-        self, device: Device, shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
+        self, device: Place, shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
     ) -> Buffer:
         """A new buffer of ``device``. One of the compute arena must be written first by ``device.compute``.
 
@@ -82,7 +85,7 @@ class Scheduler:
         return self.allocate_batch((device,), shape, dtype, arena)[0]
 
     def allocate_batch(
-        self, devices: Iterable[Device], shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
+        self, devices: Iterable[Place], shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
     ) -> list[Buffer]:
         """A new buffer of the same shape and dtype for each of the devices, as ``allocate`` makes it."""
         nbytes = math.prod(shape) * dtype.itemsize
@@ -92,10 +95,11 @@ class Scheduler:
             return [self._new_buffer(device, arena, shape, dtype, nbytes) for device in devices]
 
     def _new_buffer(
-        self, device: Device, arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
+        self, device: Place, arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
     ) -> Buffer:
-        block, hazards = device.memory.allocate(arena, nbytes, shape, dtype)
-        buffer = Buffer(device, block, self._view(block.storage, shape, dtype), nbytes)
+        memory = device.memory
+        block, hazards = memory.allocate(arena, nbytes, shape, dtype)
+        buffer = Buffer(memory.device, block, self._view(block.storage, shape, dtype), nbytes)
         if hazards:
             buffer.reads = _latest_of_each_stream(hazards)
         if config.poison and nbytes:
@@ -159,7 +163,7 @@ class Scheduler:
             self.host_wait([buffer for _, _, writes in launches for buffer in writes])
 
     def submit_new(
-        self, task: Task, made: Sequence[Made], launches: Sequence[tuple[Device, Sequence[Buffer]]],
+        self, task: Task, made: Sequence[Made], launches: Sequence[tuple[Place, Sequence[Buffer]]],
         scalars: tuple[Any, ...] = (), line: Line | None = None,
     ) -> list[list[Buffer]]:  # fmt: skip
         """Enqueue the same task once per shard on the compute streams, into new buffers.
@@ -191,7 +195,7 @@ class Scheduler:
         return results
 
     def submit_one(
-        self, task: Task, made: Made, device: Device, reads: Sequence[Buffer], scalars: tuple[Any, ...] = ()
+        self, task: Task, made: Made, device: Place, reads: Sequence[Buffer], scalars: tuple[Any, ...] = ()
     ) -> Buffer:
         """``submit_new`` for one shard with one result: the road of eager operations on one device."""
         line = caller()
@@ -263,7 +267,7 @@ class Scheduler:
             self.host_wait([buffer for buffer, _ in pairs])
 
     def _upload(self, buffer: Buffer, source: np.ndarray[Any, Any], line: Line | None, now: int) -> None:
-        stream = buffer.device.upload
+        stream = buffer.block.arena.memory.upload
         try:
             waits = self._wait_before_write(stream, buffer)
             task = Task("upload", "upload", buffer.nbytes, "host")
@@ -333,7 +337,8 @@ class Scheduler:
         Where the host can read the memory in place it is a view, which keeps the memory alive.
         """
         self.host_wait((buffer,))
-        host = self.backend.host_view(buffer.array)
+        on_host = buffer.block.arena.memory.on_host
+        host = self.backend.host_array(buffer.array) if on_host else self.backend.host_view(buffer.array)
         if host is not None:
             return export(buffer, host)
         host = self.backend.to_host(buffer.array, buffer.device)

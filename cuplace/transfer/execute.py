@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.task import CopyTask
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
     from cuplace.runtime.device import Device
+    from cuplace.runtime.host_memory import HostMemory
     from cuplace.runtime.scheduler import Scheduler
     from cuplace.transfer.plan import TransferPlan
 
@@ -32,7 +34,7 @@ class _MoveProgram(NamedTuple):
     scheduler: Scheduler
     shard_shape: tuple[int, ...]
     written: tuple[int, ...]  # target shards that are written
-    devices: tuple[Device, ...]  # and where
+    devices: tuple[Device | HostMemory, ...]  # and where
     aliases: tuple[tuple[int, int], ...]
     launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, source shard, target shard
 
@@ -40,7 +42,7 @@ class _MoveProgram(NamedTuple):
 class _UploadProgram(NamedTuple):
     scheduler: Scheduler
     shard_shape: tuple[int, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[Device | HostMemory, ...]
     pieces: tuple[tuple[slice, ...] | None, ...]  # for each shard; None: the whole array
 
 
@@ -104,6 +106,7 @@ def forget_paths() -> None:
 @lru_cache(maxsize=CACHED_PROGRAMS)
 def _move_program(plan: TransferPlan) -> _MoveProgram:
     froms, tos = plan.source.flat_devices, plan.target.flat_devices
+    kinds = _kind(plan.source), _kind(plan.target)
     aliased = {target for _, target in plan.aliases}
     launches = tuple(
         (
@@ -113,18 +116,31 @@ def _move_program(plan: TransferPlan) -> _MoveProgram:
             move.target,
         )
         for move in plan.moves
-        for stream in (froms[move.source].transfer_to(tos[move.target]),)
+        for stream in (_stream(froms[move.source], tos[move.target], kinds),)
     )
     written = tuple(shard for shard in range(len(tos)) if shard not in aliased)
     return _MoveProgram(
-        tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, written, tuple(tos[shard] for shard in written),
-        plan.aliases, launches,
+        tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, written,
+        tuple(tos[shard].place(kinds[1]) for shard in written), plan.aliases, launches,
     )  # fmt: skip
+
+
+def _stream(source: Device, target: Device, kinds: tuple[str, str]) -> Stream:
+    """The stream that carries a copy between memories of these kinds: what is on a device decides."""
+    if kinds == (DEVICE, DEVICE):
+        return source.transfer_to(target)
+    if kinds[0] == DEVICE:
+        return source.download
+    return target.upload if kinds[1] == DEVICE else target.host
+
+
+def _kind(sharding: Sharding) -> str:
+    return sharding.memory_kind or DEVICE
 
 
 @lru_cache(maxsize=CACHED_PROGRAMS)
 def _upload_program(sharding: Sharding, shape: tuple[int, ...]) -> _UploadProgram:
     layout = sharding.layout(shape)
-    devices = sharding.flat_devices
+    devices = tuple(device.place(_kind(sharding)) for device in sharding.flat_devices)
     pieces = tuple(None if layout.shard_shape == shape else box.slices() for box in layout.boxes)
     return _UploadProgram(devices[0].scheduler, layout.shard_shape, devices, pieces)

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cuplace.placement.box import Box
+from cuplace.placement.memory_space import DEVICE
 from cuplace.transfer.path import path_between
 
 if TYPE_CHECKING:
@@ -123,8 +124,9 @@ class TransferPlan:
 
     def _paths(self) -> Iterator[str]:
         froms, tos = self.source.flat_devices, self.target.flat_devices
+        kinds = self.source.memory_kind, self.target.memory_kind
         for source, target in zip(self._table.sources.tolist(), self._table.targets.tolist(), strict=True):
-            yield path_between(froms[source], tos[target])
+            yield path_between(froms[source], tos[target], kinds)
 
     def __repr__(self) -> str:
         array = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
@@ -258,4 +260,5 @@ def _index_text(box: Box) -> str:
 def _place(sharding: Sharding) -> str:
     ids = sharding.flat_ids
     shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
-    return f"{getattr(sharding, 'spec', 'whole')} on [{shown}]"
+    kind = "" if sharding.memory_kind in (None, DEVICE) else f" {sharding.memory_kind}"
+    return f"{getattr(sharding, 'spec', 'whole')} on [{shown}]{kind}"

@@ -56,7 +56,7 @@ def test_a_device_says_who_it_is(platform: Platform) -> None:
         assert (device.id, device.platform, device.device_kind) == (i, name, platform.backend.device_kind)
         assert (device.process_index, device.local_hardware_id) == (0, i)
         assert (device.gpu, device.partition) == (i, 0)
-        assert device.memory_kinds == ("device",)
+        assert device.memory_kinds == ("device", "pinned_host", "unpinned_host")
         assert device.default_memory_kind == "device"
 
 

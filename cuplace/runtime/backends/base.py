@@ -138,10 +138,18 @@ class Backend(Protocol):
         """``(gpu, partition)`` of device ``index`` of ``count``."""
 
     def stream(self, device: Device, role: str, peer: Device | None = None) -> Stream:
-        """A new stream of ``device``; ``role`` is ``compute``, ``upload``, ``download`` or ``move``."""
+        """A new stream of ``device``; ``role`` is ``compute``, ``upload``, ``download``, ``move``, or ``host``: the
+        strand that computes on the device's host memory, with arrays of NumPy."""
 
     def storage(self, device: Device, arena: str) -> StoragePool:
         """The pool that an arena of ``device`` takes its storage from."""
+
+    def host_storage(self, device: Device, kind: str) -> StoragePool:
+        """The pool of the host memory of ``device`` of this kind: ``pinned_host`` or ``unpinned_host``.
+
+        Its views are arrays of NumPy. Copies between it and memory of a device go on the upload stream or on the
+        download stream of that device.
+        """
 
     def view(self, storage: Any, shape: tuple[int, ...], dtype: np.dtype) -> Any:
         """The start of ``storage`` as a contiguous array of ``xp``."""
@@ -154,6 +162,9 @@ class Backend(Protocol):
 
     def host_view(self, array: Any) -> np.ndarray | None:
         """``array``'s memory as a NumPy array where the host can read it in place, else None."""
+
+    def host_array(self, array: np.ndarray) -> np.ndarray:
+        """``array``, complete, in host memory of a device, which the host is about to read."""
 
     def to_host(self, array: Any, device: Device) -> np.ndarray:
         """A new NumPy array with the values of a complete ``array`` of ``device``."""

@@ -150,6 +150,10 @@ def watched_backend(plain: Any, watch: Watch) -> type:
                 detector.reads_on_host(host, "reading an array", caller())
             return host
 
+        def host_array(self, array: Any) -> Any:
+            detector.reads_on_host(array, "reading an array", caller())
+            return super().host_array(array)
+
         def to_host(self, array: Any, device: Device) -> Any:
             detector.reads_on_host(array, "reading an array", caller())
             return super().to_host(array, device)

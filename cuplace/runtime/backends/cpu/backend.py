@@ -40,6 +40,9 @@ class CpuBackend:
     def storage(self, device: Device, arena: str) -> BlockCache:
         return BlockCache()
 
+    def host_storage(self, device: Device, kind: str) -> BlockCache:
+        return BlockCache()
+
     view = staticmethod(HostBlock.as_array)
 
     def query(self, event: Event) -> bool:
@@ -50,6 +53,9 @@ class CpuBackend:
         self._pool.synchronize(event)
 
     def host_view(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array
+
+    def host_array(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array
 
     def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:

@@ -12,22 +12,29 @@ import numpy.typing as npt
 from cupy.cuda import runtime
 
 from cuplace import errors
+from cuplace.placement.memory_space import PINNED_HOST
 from cuplace.runtime.backends.base import Event
+from cuplace.runtime.backends.cpu.storage import BlockCache, HostBlock
 from cuplace.runtime.backends.cuda import kernels, lane
 from cuplace.runtime.backends.cuda.copies import LocalMover, Mover, PeerMover, StagedMover
 from cuplace.runtime.backends.cuda.foreign import ForeignStream
 from cuplace.runtime.backends.cuda.gpu import MOST_STREAMS, Gpu
 from cuplace.runtime.backends.cuda.host import HostCopies
+from cuplace.runtime.backends.cuda.host_moves import HostMover
 from cuplace.runtime.backends.cuda.lane import CudaEvent
 from cuplace.runtime.backends.cuda.latch import Latches
 from cuplace.runtime.backends.cuda.library import ArrayModule
 from cuplace.runtime.backends.cuda.links import Links
+from cuplace.runtime.backends.cuda.pinned import PinnedPool, PinnedStorage
 from cuplace.runtime.backends.cuda.ring import PinnedRing
 from cuplace.runtime.backends.cuda.storage import CudaPool, CudaStorage
+from cuplace.runtime.backends.cuda.strand import HostStream, declare
 from cuplace.runtime.backends.cuda.stream import CudaStream
 from cuplace.runtime.config import config
 from cuplace.runtime.device import Device
 from cuplace.runtime.memory import COMPUTE
+
+Storage = CudaStorage | PinnedStorage | HostBlock
 
 _PORTABLE_MAPPED = 3  # cudaHostAllocPortable | cudaHostAllocMapped: the same address on the host and on every GPU
 
@@ -56,6 +63,7 @@ class CudaBackend:
         self.xp: Any = ArrayModule()
         self.ring = PinnedRing(config.staging_bytes, self._pin, self._unpin, lane.query, lane.synchronize)
         self._host = HostCopies(self.ring)
+        self._pins = PinnedPool(self._pin, self._unpin)
         self._latches = Latches(self._pin, self._unpin)
         self.links = Links(self._host)
         self.topology = self.links.topology
@@ -81,6 +89,13 @@ class CudaBackend:
 
     def _make_stream(self, device: Device, role: str, peer: Device | None) -> CudaStream:
         gpu = self._gpu(device)
+        mover: Mover
+        if role == "host":
+            lane, worker = gpu.host_lane()
+            return HostStream(device, lane, gpu, self._host, self._latches, worker, self._is_pinned)
+        if role in ("upload", "download"):
+            mover = HostMover(self.ring, self._pins)
+            return self._stream(device, role, f"{device} {role}", gpu.lane(role, device.partition), gpu, mover)
         if peer is None:
             return self._stream(device, role, f"{device} {role}", gpu.lane(role, device.partition), gpu)
         name = f"{device} -> {peer}"
@@ -90,7 +105,6 @@ class CudaBackend:
         out = gpu.lane("out", peer.gpu)
         departure = self._stream(device, role, name, out, home)
         arrival = self._stream(peer, role, f"{name}, arrival", home.lane("in", device.gpu), home)
-        mover: Mover
         if self.links.path(gpu, home, departure, arrival) == "peer":
             mover = PeerMover(device, peer, (gpu, home), arrival)
         else:
@@ -111,7 +125,10 @@ class CudaBackend:
         assert isinstance(device.upload, CudaStream)
         return CudaPool(device.upload, used_in_order=False)
 
-    def view(self, storage: CudaStorage, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+    def host_storage(self, device: Device, kind: str) -> PinnedPool | BlockCache:
+        return self._pins if kind == PINNED_HOST else BlockCache()
+
+    def view(self, storage: Storage, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
         return storage.as_array(shape, dtype)
 
     def query(self, event: Event) -> bool:
@@ -124,6 +141,10 @@ class CudaBackend:
 
     def host_view(self, array: Any) -> None:
         return None
+
+    def host_array(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        declare(array, False, self._is_pinned)
+        return array
 
     def to_host(self, array: Any, device: Device) -> npt.NDArray[Any]:
         assert isinstance(device.download, CudaStream)
@@ -164,6 +185,9 @@ class CudaBackend:
         if gpu.lost is None:
             with gpu.device:
                 runtime.freeHost(address)
+
+    def _is_pinned(self, address: int) -> bool:
+        return self._pins.owns(address) or self.ring.owns(address)
 
     def _healthy_gpu(self) -> Gpu:
         """A GPU that is not lost, for calls that need no certain one; the first one if there is none."""

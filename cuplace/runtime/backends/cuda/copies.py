@@ -37,9 +37,9 @@ _ANY = 4  # cudaMemcpyDefault: CUDA finds out from the addresses
 
 
 class Mover:
-    """Copies boxes from one device to another one. ``path`` says how they travel."""
+    """Copies boxes from one device to another one. ``path`` says how they travel; None: as plans say."""
 
-    path = ""
+    path: str | None = ""
 
     def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
         """Enqueue the copy of one CuPy array to another of equal shape and dtype."""
@@ -49,7 +49,7 @@ class Mover:
 class LocalMover(Mover):
     """Inside one GPU: one copy or one kernel."""
 
-    path = "local"
+    path: str | None = "local"
 
     def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
         strided = strided_copy(target.shape, target.itemsize, source.strides, target.strides)
@@ -137,8 +137,8 @@ class StagedMover(Mover):
         count = min(len(cut), MOST_PIECES)
         block = ring.acquire_in_order(piece * count, stream.lane.wait)
         stream.until_recorded(lambda event: ring.release(block, (event,)))
-        there = _Packing(self._source, stream, stream.lane, piece)
-        here = _Packing(self._target, stream, arrival.lane, piece)
+        there = Packing(self._source, stream, stream.lane, piece)
+        here = Packing(self._target, stream, arrival.lane, piece)
         arrived: list[CudaEvent] = []
         for i, part in enumerate(cut):
             address = block.address + i % count * piece
@@ -152,7 +152,7 @@ class StagedMover(Mover):
                 arrived.append(arrival.lane.record(arrival, 0))
 
 
-class _Packing:
+class Packing:
     """Copies between one device and pinned memory. What the copy engines do badly goes through packed memory of the
     device, the same for all pieces, since they follow one another on one lane."""
 

@@ -14,6 +14,7 @@ from cuplace.runtime.backends.cuda.failure import STICKY, is_sticky
 from cuplace.runtime.backends.cuda.lane import HIGHEST_PRIORITY, Lane
 
 if TYPE_CHECKING:
+    from cuplace.runtime.backends.cuda.strand import HostWorker
     from cuplace.runtime.submission import Submission
 
 MOST_STREAMS = 32
@@ -48,6 +49,7 @@ class Gpu:
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._partition_lanes = (MOST_STREAMS - 2 * min(peers, _MOST_PEERS)) // _ROLES
         self._find_lost = find_lost
+        self._worker: HostWorker | None = None
 
     def lane(self, role: str, number: int) -> Lane:
         """The lane of a role: ``compute``, ``upload``, ``download``, ``local`` of partition ``number``, or ``out`` to
@@ -58,6 +60,18 @@ class Gpu:
         if lane is None:
             lane = self._lanes[key] = Lane.create(self, 0 if role == "compute" else HIGHEST_PRIORITY)
         return lane
+
+    def host_lane(self) -> tuple[Lane, HostWorker]:
+        """The lane of the host strands of all partitions, and the thread that does their work; made at first use.
+
+        It is one lane more than the hardware has queues for. What stands behind its latches by chance is late, and
+        never held for good, since the host's work only waits for what was enqueued before it.
+        """
+        if self._worker is None:
+            from cuplace.runtime.backends.cuda.strand import HostWorker
+
+            self._worker = HostWorker(f"cuplace-host-{self.ordinal}")
+        return self.lane("host", 0), self._worker
 
     def failed(self, error: BaseException) -> BaseException:
         """What an error of a call means for the work at hand: itself, or the loss of a GPU; of this one, unless
@@ -84,11 +98,20 @@ class Gpu:
 
     def close(self) -> None:
         """Wait for the end of all work and give everything back."""
+        if self._worker is not None:
+            self._finish_host_work()
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             lane.close()
         while self.spare_events and self.lost is None:
             runtime.eventDestroy(self.spare_events.pop())
+
+    def _finish_host_work(self) -> None:
+        worker, self._worker = self._worker, None
+        assert worker is not None
+        lane = self._lanes["host", 0]
+        lane.finish()
+        worker.close()
 
     def _unfinished(self) -> set[Submission]:
         return {submission for lane in self._lanes.values() for submission in lane.unfinished()}

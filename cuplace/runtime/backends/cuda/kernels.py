@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,8 +19,10 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.lane import Lane
 
 _COPIES = tuple(f"copy_{unit}_{bits}" for unit in UNITS for bits in (32, 64))
-_SOURCES = {"copy.cu": _COPIES, "probe.cu": ("fill", "checksum"), "wait.cu": ("latch", "spin")}
+_SOURCES = {"copy.cu": _COPIES, "probe.cu": ("fill", "checksum"), "wait.cu": ("arrive", "latch", "spin")}
 _OPTIONS = ("-std=c++17",)
+
+Uses = tuple[Sequence[hooks.Region], Sequence[hooks.Region]]
 
 _THREADS = 256
 _BLOCKS_A_PROCESSOR = 8  # 2048 threads: as many as a multiprocessor takes
@@ -62,10 +65,21 @@ def checksum(lane: Lane, source: int, count: int, total: int) -> None:
     _launch(lane, "checksum", count, (np.uintp(source), np.uint64(count), np.uintp(total)))
 
 
-def latch(lane: Lane, gate: int, outcome: int, timeout_ns: int) -> None:
-    """Enqueue a wait until the host writes to ``gate`` (both addresses are of pinned words of 4 bytes)."""
+def arrive(lane: Lane, word: int) -> None:
+    """Enqueue that the host is told, by a pinned word of 4 bytes, that the lane has come here."""
     if hooks.kernel_access is not None:
-        hooks.kernel_access((), (hooks.Region(outcome, (1,), (4,), 4),))
+        hooks.kernel_access((), ())
+    _launch(lane, "arrive", 1, (np.uintp(word),), threads=1)
+
+
+def latch(lane: Lane, gate: int, outcome: int, timeout_ns: int, uses: Uses = ((), ())) -> None:
+    """Enqueue a wait until the host writes to ``gate`` (both addresses are of pinned words of 4 bytes).
+
+    ``uses`` is what the host reads and writes meanwhile, in the place of the kernel.
+    """
+    if hooks.kernel_access is not None:
+        reads, writes = uses
+        hooks.kernel_access(tuple(reads), (*writes, hooks.Region(outcome, (1,), (4,), 4)))
     _launch(lane, "latch", 1, (np.uintp(gate), np.uintp(outcome), np.uint64(timeout_ns)), threads=1)
 
 

@@ -30,10 +30,24 @@ _LONGEST_PAUSE = 1e-3
 _disable_timing = 2
 
 
+class Outcome:
+    """How work of the host ended that a lane waits for, and that nothing of CUDA's tells of."""
+
+    __slots__ = ("error", "settled")
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.settled = False
+
+    def settle(self, error: BaseException | None) -> None:
+        self.error = error
+        self.settled = True
+
+
 class CudaEvent:
     """A point in a lane. Complete lanes make it ``done`` without a call: later events of a lane imply earlier ones."""
 
-    __slots__ = ("_error", "handle", "lane", "seq", "stream", "submission")
+    __slots__ = ("_error", "handle", "lane", "outcomes", "seq", "stream", "submission")
 
     def __init__(
         self,
@@ -49,6 +63,7 @@ class CudaEvent:
         self.lane = lane
         self.seq = seq
         self.handle = handle
+        self.outcomes: tuple[Outcome, ...] = ()  # of the host work that comes before it, as far as it may fail
         self._error = error
 
     @property
@@ -61,6 +76,9 @@ class CudaEvent:
         it wrote."""
         if self._error is not None:
             return self._error
+        for outcome in self.outcomes:
+            if outcome.error is not None:
+                return outcome.error
         lane = self.lane
         if self.seq > lane.completed and lane.gpu.lost is not None:
             return lane.gpu.lost
@@ -165,6 +183,11 @@ class Lane:
     def unfinished(self) -> list[Submission]:
         """The latest submissions that are not known to be complete."""
         return [submission for seq, submission in self.recent if seq > self.completed]
+
+    def finish(self) -> None:
+        """Wait for the end of all work, letting other threads work meanwhile."""
+        while self.gpu.lost is None and runtime.streamQuery(self.ptr) == NOT_READY:
+            time.sleep(_LONGEST_PAUSE)
 
     def close(self) -> None:
         """Wait for the end of all work and give the stream back."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cuplace.runtime.backends.cuda import kernels
+from cuplace.runtime.backends.cuda import hooks, kernels
 from cuplace.runtime.backends.cuda.lane import query
 
 if TYPE_CHECKING:
@@ -23,16 +24,23 @@ TIMEOUT_NS = 10_000_000_000
 _SLOTS = 512
 _SLOT_BYTES = 64  # a cache line: the GPU polls one word while the host writes others
 _OUTCOME = 4  # offset of the kernel's answer
+_ARRIVED = 8  # offset of the word that tells that the stream has come to it
+
+NEVER_NS = 1 << 62
+"""The time-out of latches that work of the host opens, however long it takes."""
+
+Regions = Sequence[hooks.Region]
 
 
 class CudaLatch:
     """A gate in a stream, opened by the host."""
 
-    __slots__ = ("_event", "_gate", "address")
+    __slots__ = ("_event", "_gate", "address", "stands_in")
 
-    def __init__(self, address: int) -> None:
+    def __init__(self, address: int, stands_in: bool = False) -> None:
         self.address = address
-        self._gate = np.ctypeslib.as_array((ctypes.c_uint32 * 2).from_address(address))
+        self.stands_in = stands_in  # for work of the host, which opens it
+        self._gate = np.ctypeslib.as_array((ctypes.c_uint32 * 3).from_address(address))
         self._gate[:] = 0
         self._event: CudaEvent | None = None
 
@@ -45,6 +53,11 @@ class CudaLatch:
     def timed_out(self) -> bool:
         """Whether it opened by itself, since nobody released it for too long."""
         return int(self._gate[1]) == 2
+
+    @property
+    def arrived(self) -> bool:
+        """Whether the stream has come to a latch that tells so."""
+        return bool(self._gate[2])
 
     @property
     def passed(self) -> bool:
@@ -65,46 +78,59 @@ class CudaLatch:
 
 
 class Latches:
-    """The words that latches are made of: one page of pinned memory, allocated at the first use."""
+    """The words that latches are made of: pages of pinned memory, allocated when they are needed."""
 
     def __init__(self, allocate: Callable[[int], int], free: Callable[[int], None]) -> None:
         self._allocate = allocate
         self._free = free
-        self._page = 0
+        self._pages: list[int] = []
         self._free_slots: list[int] = []
         self._in_use: list[CudaLatch] = []
         self._lock = threading.Lock()
 
     def hold(self, stream: CudaStream) -> CudaLatch:
         """Enqueue a latch. A slot is used again only after its kernel has ended."""
-        with self._lock:
-            latch = CudaLatch(self._slot())
-            self._in_use.append(latch)
-        stream.until_recorded(latch.ends_with)
+        latch = self._latch(stream, False)
         if stream.lane.gpu.lost is None:
             kernels.latch(stream.lane, latch.address, latch.address + _OUTCOME, TIMEOUT_NS)
         return latch
 
+    def stand_in(self, stream: CudaStream, uses: tuple[Regions, Regions]) -> CudaLatch:
+        """Enqueue a latch that stands for work of the host on these regions (those read, those written): it tells
+        when the stream has come to it, and holds until it is released."""
+        latch, lane = self._latch(stream, True), stream.lane
+        if lane.gpu.lost is None:
+            kernels.arrive(lane, latch.address + _ARRIVED)
+            kernels.latch(lane, latch.address, latch.address + _OUTCOME, NEVER_NS, uses)
+        return latch
+
     def release(self) -> None:
-        """Open all."""
+        """Open all that do not stand in for work of the host."""
         for latch in self._in_use:
-            latch.release()
+            if not latch.stands_in:
+                latch.release()
 
     def close(self) -> None:
         """Give the page back; all streams must be through."""
         self._forget(self._in_use)
-        if self._page:
-            self._free(self._page)
-            self._page = 0
+        for page in self._pages:
+            self._free(page)
+        self._pages = []
+
+    def _latch(self, stream: CudaStream, stands_in: bool) -> CudaLatch:
+        with self._lock:
+            latch = CudaLatch(self._slot(), stands_in)
+            self._in_use.append(latch)
+        stream.until_recorded(latch.ends_with)
+        return latch
 
     def _slot(self) -> int:
-        if not self._page:
-            self._page = self._allocate(_SLOTS * _SLOT_BYTES)
-            self._free_slots = [self._page + i * _SLOT_BYTES for i in range(_SLOTS)]
         if not self._free_slots:
             self._forget([latch for latch in self._in_use if latch.passed])
         if not self._free_slots:
-            raise MemoryError(f"more than {_SLOTS} latches are held at the same time")
+            page = self._allocate(_SLOTS * _SLOT_BYTES)
+            self._pages.append(page)
+            self._free_slots = [page + i * _SLOT_BYTES for i in range(_SLOTS)]
         return self._free_slots.pop()
 
     def _forget(self, latches: list[CudaLatch]) -> None:

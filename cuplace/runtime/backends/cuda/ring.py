@@ -130,6 +130,10 @@ class PinnedRing:
     def pinned_bytes(self) -> int:
         return sum(slab.nbytes for slab in self._slabs)
 
+    def owns(self, address: int) -> bool:
+        """Whether an address lies in this memory."""
+        return any(slab.address <= address < slab.address + slab.nbytes for slab in self._slabs)
+
     def acquire(self, nbytes: int) -> PinnedBlock:
         """A block of at least ``nbytes`` (at most ``MOST_PIECES`` pieces) that nothing uses; waits while the ring is
         full.

@@ -12,7 +12,7 @@ from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cuda.copies import LocalMover, Mover
 from cuplace.runtime.backends.cuda.failure import status_of
-from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane
+from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane, Outcome
 from cuplace.runtime.backends.interrupts import Uninterrupted
 
 if TYPE_CHECKING:
@@ -39,6 +39,7 @@ class CudaStream:
         "_held",
         "_host",
         "_latches",
+        "_outcomes",
         "_mover",
         "_tail",
         "device",
@@ -64,6 +65,7 @@ class CudaStream:
         self._latches = latches
         self._tail: tuple[CudaStream, Lane] = (self, lane)
         self._error: BaseException | None = None
+        self._outcomes: tuple[Outcome, ...] = ()
         self._held: list[Release] = []
 
     def wait(self, event: Event) -> None:
@@ -110,7 +112,9 @@ class CudaStream:
         stream, lane = self._tail
         error, self._error = self._error, None
         event = lane.record(stream, submission, error)
+        event.outcomes = self._outcomes
         if stream is not self:
+            stream.last_is(event)
             self._tail = (self, self.lane)
         if self._held:
             self._release(event)
@@ -124,9 +128,26 @@ class CudaStream:
         """Do so now: the rest of what is being enqueued does not use it."""
         self._release(self._tail[1].record(self._tail[0], 0))
 
+    @property
+    def submission(self) -> Submission:
+        """What is being enqueued."""
+        return self.lane.recent[-1][1]
+
+    @property
+    def outcomes(self) -> tuple[Outcome, ...]:
+        """Of the host work that comes before what is being enqueued, and that may fail."""
+        return self._outcomes
+
+    def awaits(self, outcome: Outcome) -> None:
+        """What is being enqueued comes after work of the host that may fail."""
+        self._outcomes = (*self._outcomes, outcome)
+
     def ends_on(self, stream: CudaStream) -> None:
         """What is being enqueued ends on another stream, which has been made to wait for this one."""
         self._tail = (stream, stream.lane)
+
+    def last_is(self, event: CudaEvent) -> None:
+        """``event`` marks the end of work that another stream was given, and that ended here."""
 
     def _release(self, event: CudaEvent) -> None:
         with Uninterrupted():
@@ -136,10 +157,15 @@ class CudaStream:
 
     def _begins(self, needs: Sequence[Event], submission: Submission) -> bool:
         """Note what is being enqueued; False where it must not run, since something that it needs has failed."""
+        outcomes: tuple[Outcome, ...] = ()
         for event in needs:
             if event.error is not None:
                 self._error = event.error
                 return False
+            assert isinstance(event, CudaEvent)
+            if event.outcomes:
+                outcomes += tuple(outcome for outcome in event.outcomes if not outcome.settled)
+        self._outcomes = outcomes
         self._error = self.lane.gpu.lost or self.home.lost
         self.lane.note(submission)
         return self._error is None

@@ -64,6 +64,9 @@ class SimBackend:
     def storage(self, device: Device, arena: str) -> RangeArena:
         return RangeArena(self.links.check_allocation)
 
+    def host_storage(self, device: Device, kind: str) -> RangeArena:
+        return RangeArena()
+
     def view(self, storage: Range, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         return storage.as_array(shape, dtype)
 
@@ -77,6 +80,9 @@ class SimBackend:
 
     def host_view(self, array: np.ndarray[Any, Any]) -> None:
         return None
+
+    def host_array(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        return array
 
     def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         self._engine.take(self.links.download(device.gpu, array.nbytes))

@@ -77,6 +77,7 @@ class Links:
         self.topology = Topology(machine, True, self.path, self.trust)
         self.faults = NO_FAULTS
         self._cards: dict[int, _Card] = {}
+        self._host_memory = Resource("host memory", machine.host_memory_gb_s * 1e9)
         self._paths: dict[tuple[int, int], str] = {}
 
     def set_faults(self, faults: Faults) -> Faults:
@@ -154,6 +155,10 @@ class Links:
             return Demand(link.latency, 2.0 * nbytes, ((one.memory, 1.0),))
         slowdown = max(1.0, self.faults.slowdown(source, target))
         return Demand(link.latency, float(nbytes), tuple(ports), most=link.most / slowdown, engines=engines)
+
+    def host(self, nbytes: float) -> Demand:
+        """Work of the host that reads and writes so many bytes of its memory."""
+        return Demand(0.0, nbytes, ((self._host_memory, 1.0),)) if nbytes else NO_DEMAND
 
     def upload(self, gpu: int, nbytes: int) -> Demand:
         """A copy from the host."""

@@ -96,18 +96,28 @@ class SimStream:
         needs: Sequence[Event], seconds: float, submission: Submission,
     ) -> None:  # fmt: skip
         views = [_read_only(array) for array in reads]
-        demand = self._links.compute(self.device.gpu, submission.task.cost)
+        links, cost = self._links, submission.task.cost
+        demand = links.host(cost.bytes) if self.role == "host" else links.compute(self.device.gpu, cost)
         self._queue(lambda: work(views, writes, scalars), needs, submission, demand)
 
     def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
         one, other = self._pair
+        if self.role != "move":  # between a device and its host memory, or inside of the host
+            self._queue(lambda: np.copyto(target, source), needs, submission, self._over_host_link(target.nbytes))
+            return
         demand = self._links.copy(one, other, target.nbytes)
         carry = self._links.carrier(one, other)
         self._queue(lambda: carry(target, source), needs, submission, demand)
 
+    def _over_host_link(self, nbytes: int) -> Demand:
+        gpu = self.device.gpu
+        if self.role == "host":
+            return self._links.host(2.0 * nbytes)
+        return self._links.upload(gpu, nbytes) if self.role == "upload" else self._links.download(gpu, nbytes)
+
     def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
         snapshot = np.array(source, dtype=target.dtype)
-        demand = self._links.upload(self.device.gpu, target.nbytes)
+        demand = self._over_host_link(target.nbytes)
         self._queue(lambda: np.copyto(target, snapshot), (), submission, demand)
 
     def hold(self, submission: Submission) -> SimLatch:
