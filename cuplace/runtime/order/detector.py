@@ -13,7 +13,7 @@ from cuplace import errors
 from cuplace.runtime.caller import Line
 from cuplace.runtime.order.clock import Actor, Moment
 from cuplace.runtime.order.history import Access, History, Origin
-from cuplace.runtime.order.region import Region, memory_of, region_of
+from cuplace.runtime.order.region import PAGE_BYTES, Region, holders_of, region_of
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, Stream
@@ -23,8 +23,8 @@ _MOST_MOMENTS = 256  # of a stream, before those that all later work knows are f
 
 HOST = "the host"
 
-Use = tuple[Any, Region, bool, Origin]
-"""A use of memory that is about to happen: what owns the memory, the bytes, whether they are written, whence."""
+Use = tuple[Sequence[Any], Region, bool, Origin]
+"""A use of memory that is about to happen: what holds the memory, the bytes, whether they are written, whence."""
 
 
 class Detector:
@@ -40,8 +40,9 @@ class Detector:
     def __init__(self) -> None:
         self.races: list[str] = []
         self._host = Actor(HOST)
-        self._streams: dict[Stream, Actor] = {}
+        self._streams: dict[Any, Actor] = {}
         self._moments: dict[Actor, dict[int, Moment]] = {}  # of each stream, when which submission's event completes
+        self._pages: dict[int, History] = {}
         self._histories: dict[int, History] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
         self._gone: deque[int] = deque()
@@ -58,11 +59,12 @@ class Detector:
         with self._lock:
             actor = self._actor(stream)
             actor.learn_all(self._host)
-            uses = _uses(actor.name, submission, reads, writes)
+            uses = _uses(f"stream '{stream.name}'", submission, reads, writes)
             self._check(actor, uses)
             position, known = actor.step(), self._host.clock
-            for memory, region, written, origin in uses:
-                self._history(memory).note(Access(actor, position, region, written, origin), known)
+            for holders, region, written, origin in uses:
+                for holder in holders:
+                    self._history(holder).note(Access(actor, position, region, written, origin), known)
 
     def reads_on_host(self, array: Any, what: str, line: Line | None) -> None:
         """The host is about to read this array.
@@ -73,7 +75,7 @@ class Detector:
         region = region_of(array)
         if region is not None:
             with self._lock:  # no need to note it: all later work knows what the host did before
-                self._check(self._host, [(memory_of(array), region, False, Origin(what, HOST, line, None))])
+                self._check(self._host, [(holders_of(array, region), region, False, Origin(what, HOST, line, None))])
 
     def waited(self, stream: Stream, event: Event) -> None:
         """``stream`` was made to wait for ``event``."""
@@ -87,22 +89,40 @@ class Detector:
             if event is None:
                 self._host.learn(actor.last)
                 return
-            moments = self._moments[actor]
+            owner = self._actor(event.stream)  # another stream, where a move ends on a stream of the target
+            moments = self._moments[owner]
             moments[event.submission] = actor.last
             if len(moments) > _MOST_MOMENTS:
-                self._forget_known(actor)
+                self._forget_known(owner)
 
     def completed(self, event: Event) -> None:
         """The host has seen that ``event`` is complete."""
         with self._lock:
             self._learn(self._host, event)
 
+    # ------------------------------------------------------------------ what drivers do
+
+    def all_completed(self) -> None:
+        """A driver has waited for all work, as it does before it takes memory back."""
+        with self._lock:
+            for actor in self._streams.values():
+                self._host.learn(actor.last)
+
+    def is_new(self, address: int, nbytes: int) -> None:
+        """A driver hands out memory of a GPU, and orders its uses with those that it had before."""
+        region = Region(address, nbytes)
+        with self._lock:
+            for page in range(address // PAGE_BYTES, (region.stop - 1) // PAGE_BYTES + 1):
+                self._history(page).forget(region)
+
     # ------------------------------------------------------------------ moments
 
     def _actor(self, stream: Stream) -> Actor:
-        actor = self._streams.get(stream)
+        """The actor that a stream is. Streams that share a queue of the hardware are one."""
+        queue = getattr(stream, "lane", stream)
+        actor = self._streams.get(queue)
         if actor is None:
-            actor = self._streams[stream] = Actor(f"stream '{stream.name}'")
+            actor = self._streams[queue] = Actor(f"stream '{stream.name}'")
             self._moments[actor] = {}
         return actor
 
@@ -114,22 +134,25 @@ class Detector:
 
     def _forget_known(self, actor: Actor) -> None:
         """Whatever works later knows what the host knows now."""
-        known = self._host.clock.get(actor, 0)
-        moments = self._moments[actor]
-        self._moments[actor] = {id: moment for id, moment in moments.items() if moment.position > known}
+        known = self._host.clock
+        moments = self._moments[actor].items()
+        self._moments[actor] = {id: moment for id, moment in moments if moment.position > known.get(moment.actor, 0)}
 
     # ------------------------------------------------------------------ accesses
 
     def _check(self, actor: Actor, uses: Sequence[Use]) -> None:
-        for memory, region, writes, origin in uses:
-            found = self._history(memory).conflict(region, writes, actor.clock)
-            if found is not None:
-                race = _race(found, region, writes, origin)
-                self.races.append(str(race))
-                raise race
+        for holders, region, writes, origin in uses:
+            for holder in holders:
+                found = self._history(holder).conflict(region, writes, actor.clock)
+                if found is not None:
+                    race = _race(found, region, writes, origin)
+                    self.races.append(str(race))
+                    raise race
 
     def _history(self, memory: Any) -> History:
-        """The history of a piece of memory, which lasts as long as what owns it."""
+        """The history of a page, or of a piece of memory, which lasts as long as what owns it."""
+        if isinstance(memory, int):
+            return self._pages.setdefault(memory, History())
         while self._gone:
             gone = self._gone.popleft()
             self._histories.pop(gone, None)
@@ -151,7 +174,7 @@ def _uses(where: str, submission: Submission, reads: Sequence[Any], writes: Sequ
             region = region_of(array)
             if region is not None:
                 origin = Origin(what, where, submission.line, buffer)
-                uses.append((memory_of(array), region, written, origin))
+                uses.append((holders_of(array, region), region, written, origin))
     return uses
 
 

@@ -113,6 +113,14 @@ class History:
             self._prune_at = max(_SHORTEST_TO_PRUNE, 2 * len(kept))
         self.accesses = kept
 
+    def forget(self, region: Region) -> None:
+        """Forget all uses of these bytes, which are contiguous."""
+        kept: list[Access] = []
+        for access in self.accesses:
+            overlaps = access.start < region.stop and region.start < access.stop
+            kept += access.without(region.start, region.stop) if overlaps else [access]
+        self.accesses = kept
+
 
 def _succeeds(new: Access, old: Access) -> bool:
     """Whether a read makes an earlier one of the same bytes needless."""

@@ -1,12 +1,16 @@
-"""Region: the bytes that a strided view touches."""
+"""Region: the bytes that a strided view touches, and what holds them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+PAGE_BYTES = 2 << 20
+"""Memory of GPUs is told apart by pages of so many bytes."""
 
 
 class Region:
@@ -61,15 +65,15 @@ class Region:
         return np.sort(starts)
 
 
-def region_of(array: npt.NDArray[Any]) -> Region | None:
-    """The bytes of a NumPy array; None where there are none.
+def region_of(array: Any) -> Region | None:
+    """The bytes of an array of NumPy or CuPy; None where there are none.
 
     >>> region_of(np.zeros((4, 8), np.uint8)[:, 2:4]).dims
     ((4, 8),)
     """
     if array.nbytes == 0:
         return None
-    start: int = array.__array_interface__["data"][0]
+    start: int = array.__array_interface__["data"][0] if isinstance(array, np.ndarray) else array.data.ptr
     dims = []
     for count, stride in zip(array.shape, array.strides, strict=True):
         if count > 1 and stride:
@@ -80,6 +84,16 @@ def region_of(array: npt.NDArray[Any]) -> Region | None:
     while dims and dims[-1][1] == run:
         run *= dims.pop()[0]
     return Region(start, run, tuple(dims))
+
+
+def holders_of(array: Any, region: Region) -> Sequence[Any]:
+    """What has a history with the bytes of an array in it: the owner of its memory, or pages of a GPU by number.
+
+    A GPU's addresses are its own, and outlive the objects by which CuPy hands them out. Those of the host do not.
+    """
+    if isinstance(array, np.ndarray):
+        return (memory_of(array),)
+    return range(region.start // PAGE_BYTES, (region.stop - 1) // PAGE_BYTES + 1)
 
 
 def memory_of(array: npt.NDArray[Any]) -> Any:

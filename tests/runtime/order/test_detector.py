@@ -12,6 +12,7 @@ import pytest
 from cuplace.errors import RaceError
 from cuplace.runtime.caller import caller
 from cuplace.runtime.order.detector import Detector
+from cuplace.runtime.order.region import PAGE_BYTES
 from cuplace.runtime.submission import Submission
 from cuplace.runtime.task import ComputeTask, CopyTask
 
@@ -186,3 +187,66 @@ def test_moments_that_all_later_work_knows_are_forgotten(told: Told) -> None:
     for _ in range(2000):
         told.detector.completed(told.work(one, (), (memory,)))
     assert sum(map(len, told.detector._moments.values())) <= 300
+
+
+class OnGpu:
+    """A contiguous array as CuPy has them: where it is, and no memory of the host."""
+
+    def __init__(self, address: int, count: int) -> None:
+        self.data = SimpleNamespace(ptr=address)
+        self.shape, self.strides, self.itemsize, self.nbytes = (count,), (8,), 8, 8 * count
+
+
+ADDRESS = 7 * PAGE_BYTES - 32
+
+
+def test_memory_of_a_gpu_is_known_by_its_addresses(told: Told) -> None:
+    """Also across pages, and in arrays that know nothing of one another."""
+    one, other = told.stream("one"), told.stream("other")
+    event = told.work(one, (), (OnGpu(ADDRESS, 8),))
+    told.work(other, (), (OnGpu(ADDRESS + 64, 8),))
+    for count in (1, 8):
+        with pytest.raises(RaceError):
+            told.work(other, (OnGpu(ADDRESS + 8 * (8 - count), count),), ())
+    told.detector.waited(other, event)
+    told.work(other, (OnGpu(ADDRESS, 8),), ())
+
+
+def test_what_a_driver_hands_out_has_no_past(told: Told) -> None:
+    one, other = told.stream("one"), told.stream("other")
+    told.work(one, (), (OnGpu(ADDRESS, 8),))
+    told.detector.is_new(ADDRESS + 8, 8 * 6)
+    told.work(other, (), (OnGpu(ADDRESS + 8, 6),))
+    for end in (0, 7):
+        with pytest.raises(RaceError):
+            told.work(other, (), (OnGpu(ADDRESS + 8 * end, 1),))
+
+
+def test_a_driver_that_takes_memory_back_has_waited_for_all_work(told: Told) -> None:
+    one, other = told.stream("one"), told.stream("other")
+    told.work(one, (), (OnGpu(ADDRESS, 8),))
+    told.detector.all_completed()
+    told.work(other, (), (OnGpu(ADDRESS, 8),))
+
+
+def test_an_event_may_be_of_another_stream_than_the_work_began_on(told: Told) -> None:
+    """A move ends where it arrives."""
+    departure, arrival, other = (told.stream(name) for name in ("departure", "arrival", "other"))
+    for i in range(400):
+        event = told.work(departure, (), (OnGpu(ADDRESS, 8),))
+        event = SimpleNamespace(stream=arrival, submission=event.submission)
+        told.detector.recorded(departure, event)
+        if i % 2:
+            told.detector.completed(event)
+    told.detector.waited(other, event)
+    told.work(other, (OnGpu(ADDRESS, 8),), ())
+    assert sum(map(len, told.detector._moments.values())) <= 600
+
+
+def test_streams_that_share_a_queue_are_in_order(told: Told) -> None:
+    one, other, third = told.stream("one"), told.stream("other"), told.stream("third")
+    one.lane = other.lane = third
+    told.work(one, (), (OnGpu(ADDRESS, 8),))
+    told.work(other, (OnGpu(ADDRESS, 8),), ())
+    with pytest.raises(RaceError, match="recorded on stream 'one'"):
+        told.work(told.stream("apart"), (), (OnGpu(ADDRESS, 8),))

@@ -25,14 +25,21 @@ _KEPT_BYTES = 64 << 20
 
 
 class CudaStorage:
-    """One allocation; it goes back to its allocator when ``pointer`` is dropped."""
+    """One allocation; it goes back to its allocator when ``pointer`` is dropped.
 
-    __slots__ = ("born", "in_order", "nbytes", "pointer", "view")
+    Attributes:
+        in_order: whether the allocator works in the order of a stream.
+        from_driver: whether the driver is asked for each allocation, and not a pool of CuPy's.
+        born: after what it may be used, where that must be waited for.
+    """
+
+    __slots__ = ("born", "from_driver", "in_order", "nbytes", "pointer", "view")
 
     def __init__(self, pointer: Any, nbytes: int) -> None:
         self.pointer = pointer
         self.nbytes = nbytes
         self.in_order = getattr(pointer.mem, "identity", type(pointer.mem).__name__) not in _AT_ONCE
+        self.from_driver = self.in_order or type(pointer.mem).__name__ != "PooledMemory"
         self.born: CudaEvent | None = None
         self.view: Any = None
 
