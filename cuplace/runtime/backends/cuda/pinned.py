@@ -57,15 +57,16 @@ class PinnedPool:
             if start is not None:
                 return PinnedStorage(slab, start, size)
         slab = self._grow(size)
-        slab.free = [(size, slab.nbytes - size)] if slab.nbytes > size else []
-        return PinnedStorage(slab, 0, size)
+        start = slab.carve(size)
+        assert start is not None
+        return PinnedStorage(slab, start, size)
 
     def free(self, storage: PinnedStorage) -> None:
         storage.slab.put_back(storage.start, storage.nbytes)
 
     def trim(self) -> int:
         """Return slabs that hold nothing to the system; how many bytes they were."""
-        empty = [slab for slab in self._slabs if slab.free == [(0, slab.nbytes)]]
+        empty = [slab for slab in self._slabs if sum(size for _, size in slab.free) == slab.nbytes]
         self._slabs = [slab for slab in self._slabs if slab not in empty]
         for slab in empty:
             self._free(slab.address)
