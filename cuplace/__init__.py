@@ -44,15 +44,15 @@ if TYPE_CHECKING:
         process_index,
         reshard,
         set_mesh,
-        typeof,
-    )
-
         transfer_guard,
         transfer_guard_device_to_device,
         transfer_guard_device_to_host,
         transfer_guard_host_bounce,
         transfer_guard_host_sync,
         transfer_guard_host_to_device,
+        typeof,
+    )
+
 __version__ = "0.1.0"
 
 __all__ = [
@@ -87,18 +87,18 @@ __all__ = [
     "set_mesh",
     "sharding",
     "testing",
-    "tree",
-    "typeof",
-]
-
-_MODULES = ("errors", "lax", "numpy", "sharding", "testing", "tree")
-
     "transfer_guard",
     "transfer_guard_device_to_device",
     "transfer_guard_device_to_host",
     "transfer_guard_host_bounce",
     "transfer_guard_host_sync",
     "transfer_guard_host_to_device",
+    "tree",
+    "typeof",
+]
+
+_MODULES = ("errors", "lax", "numpy", "sharding", "testing", "tree")
+
 
 def __getattr__(name: str) -> object:
     """The public name `name`, loaded at its first use.

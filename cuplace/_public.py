@@ -22,7 +22,6 @@ from cuplace.placement.spec import PartitionSpec as P
 from cuplace.runtime.config import config
 from cuplace.runtime.context import default_device, make_mesh, set_mesh
 from cuplace.runtime.device import Device
-from cuplace.runtime.order.watch import check_order
 from cuplace.runtime.guard import (
     transfer_guard,
     transfer_guard_device_to_device,
@@ -31,6 +30,7 @@ from cuplace.runtime.guard import (
     transfer_guard_host_sync,
     transfer_guard_host_to_device,
 )
+from cuplace.runtime.order.watch import check_order
 from cuplace.runtime.platform import (
     default_backend,
     device_count,
@@ -68,11 +68,11 @@ __all__ = [
     "process_index",
     "reshard",
     "set_mesh",
-    "typeof",
-]
     "transfer_guard",
     "transfer_guard_device_to_device",
     "transfer_guard_device_to_host",
     "transfer_guard_host_bounce",
     "transfer_guard_host_sync",
     "transfer_guard_host_to_device",
+    "typeof",
+]
