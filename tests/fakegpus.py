@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import cuplace
+from cuplace.runtime.backends.condition import Condition
 from cuplace.runtime.platform import Platform, open_platform
 from cuplace.runtime.scheduler import Scheduler
 from tests import fakecuda
@@ -90,7 +91,7 @@ def open_fake(case: Case) -> Platform:
     platform = open_platform("cuda", NUM_DEVICES, gpus=case.gpus)
     platform.scheduler.lock = fakecuda.watched(platform.scheduler.lock)
     backend: Any = platform.backend
-    backend.ring._changed = threading.Condition(fakecuda.watched(threading.Lock()))
+    backend.ring._changed = Condition(fakecuda.watched(threading.RLock()))
     return platform
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from cuplace.runtime.memory import Uses
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, Stream
@@ -13,6 +18,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.memory import Block
 
 _next_id = itertools.count().__next__
+_exporting = threading.RLock()
 
 
 class Buffer:
@@ -27,10 +33,12 @@ class Buffer:
         writes: the events of the latest write; several when the moves of one plan wrote disjoint boxes.
             Empty when there is nothing to wait for.
         reads: the latest read event of each stream since the latest write, or None.
-        exports: how many living exports to the host there are (see ``Export``).
+        exports: an element for each living export to the host (see ``Export``).
     """
 
-    __slots__ = ("id", "device", "block", "array", "nbytes", "writes", "reads", "exports", "__weakref__")
+    __slots__ = ("id", "device", "block", "array", "nbytes", "uses", "exports", "__del__", "__weakref__")
+
+    __del__: Callable[[], object]
 
     def __init__(self, device: Device, block: Block, array: Any, nbytes: int) -> None:
         self.id = _next_id()
@@ -38,13 +46,27 @@ class Buffer:
         self.block = block
         self.array = array
         self.nbytes = nbytes
-        self.writes: tuple[Event, ...] = ()
-        self.reads: dict[Stream, Event] | None = None
-        self.exports = 0
+        self.uses = uses = Uses(block)
+        self.exports: list[None] | tuple[()] = ()
+        # Any thread and any moment, even inside a backend call: only note the death, the doors do the rest. By
+        # functions of C alone: out of a method an interrupt would be swallowed, and the block with it be lost.
+        self.__del__ = partial(block.bury, uses)
 
-    def __del__(self) -> None:
-        # Any thread and any moment, even inside a backend call: only note the death, the doors do the rest.
-        self.block.graveyard.append((self.block, self.writes, self.reads))
+    @property
+    def writes(self) -> tuple[Event, ...]:
+        return self.uses.writes
+
+    @writes.setter
+    def writes(self, events: tuple[Event, ...]) -> None:
+        self.uses.writes = events
+
+    @property
+    def reads(self) -> dict[Stream, Event] | None:
+        return self.uses.reads
+
+    @reads.setter
+    def reads(self, events: dict[Stream, Event] | None) -> None:
+        self.uses.reads = events
 
     def __repr__(self) -> str:
         return f"Buffer({self.id}, {self.device}, {self.array.dtype}{list(self.array.shape)})"
@@ -53,7 +75,9 @@ class Buffer:
 class Export:
     """What a NumPy view of a buffer's memory has as its base, so that the memory outlives every view of it."""
 
-    __slots__ = ("buffer", "__array_interface__")
+    __slots__ = ("buffer", "__array_interface__", "__del__")
+
+    __del__: Callable[[], object]
 
     def __init__(self, buffer: Buffer, host: np.ndarray) -> None:
         self.buffer = buffer
@@ -61,10 +85,10 @@ class Export:
         self.__array_interface__ = {
             "data": (address, True), "shape": (host.nbytes,), "typestr": "|u1", "version": 3,
         }  # fmt: skip
-        buffer.exports += 1
-
-    def __del__(self) -> None:
-        self.buffer.exports -= 1
+        with _exporting:
+            exports = buffer.exports = buffer.exports or []
+        exports += [None]  # at once with the next line: no interrupt comes between what calls nothing
+        self.__del__ = exports.pop
 
 
 def export(buffer: Buffer, host: np.ndarray) -> np.ndarray:

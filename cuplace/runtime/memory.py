@@ -9,6 +9,7 @@ when the memory is limited does a requester wait for parked blocks, and each suc
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,24 +32,35 @@ _POLL = 8  # parked blocks that an allocation looks at; all of them are looked a
 Parked = tuple["Block", "list[Event]"]
 """A dead block, and the events of its last use that were not complete when somebody looked."""
 
-Graveyard = deque[tuple["Block", "tuple[Event, ...]", "dict[Stream, Event] | None"]]
-"""The blocks of buffers that died, with the events of their last use, until a door of the scheduler takes them in."""
+Graveyard = deque["Uses"]
+"""The last uses of buffers that died, until a door of the scheduler takes their blocks in."""
 
 
 class Block:
     """Storage handed out by an arena, and what it holds at present."""
 
-    __slots__ = ("arena", "graveyard", "storage", "nbytes", "shape", "dtype")
+    __slots__ = ("arena", "bury", "storage", "nbytes", "shape", "dtype")
 
     def __init__(
         self, arena: Arena, storage: Any, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None
     ) -> None:
         self.arena = arena
-        self.graveyard = arena.graveyard
+        self.bury = arena.bury
         self.storage = storage
         self.nbytes = nbytes
         self.shape = shape
         self.dtype = dtype
+
+
+class Uses:
+    """The block of a buffer and the events of its latest uses, which outlive the buffer (see ``Buffer``)."""
+
+    __slots__ = ("block", "writes", "reads")
+
+    def __init__(self, block: Block) -> None:
+        self.block = block
+        self.writes: tuple[Event, ...] = ()
+        self.reads: dict[Stream, Event] | None = None
 
 
 class Arena:
@@ -58,7 +70,7 @@ class Arena:
         self.memory = memory
         self.name = name
         self.home = home
-        self.graveyard = memory.graveyard
+        self.bury = memory.graveyard.append
         self.pool = memory._storage(name)
         self.birth = self.pool.birth
         self.parked: deque[Parked] = deque()
@@ -82,38 +94,56 @@ class Arena:
         """Free parked blocks whose events are complete; look at ``most`` of them, or at all."""
         parked = self.parked
         for _ in range(len(parked) if most is None else min(most, len(parked))):
-            block, events = parked[0]
+            if not parked:
+                return
+            first = block, events = parked[0]
             pending = [event for event in events if not self.memory.backend.query(event)]
+            rest = block, pending
+            if not parked or parked[0] is not first:
+                continue  # a destructor that computes has been here
             if pending:
-                parked[0] = block, pending
+                parked[0] = rest
                 parked.rotate(-1)
-            else:
-                self._unpark(0)
+            elif self._unpark(first):
                 self.free(block)
 
     def take_parked(self, nbytes: int) -> Parked | None:
         """The oldest parked block that serves ``nbytes`` without waste, with the events it waits for."""
-        fitting = [i for i, (block, _) in enumerate(self.parked) if nbytes <= block.nbytes <= nbytes + nbytes // 8]
-        if not fitting:
-            return None
-        oldest = min(fitting, key=lambda i: _age(self.parked[i]))
-        found = self.parked[oldest]
-        self._unpark(oldest)
-        return found
+        fitting = [parked for parked in list(self.parked) if nbytes <= parked[0].nbytes <= nbytes + nbytes // 8]
+        for found in sorted(fitting, key=_age):
+            if self._unpark(found):
+                return found
+        return None
 
-    def _unpark(self, i: int) -> None:
+    def _unpark(self, parked: Parked) -> bool:
+        """Take it out; False where it is not there any more."""
         memory = self.memory
+        if parked not in self.parked:
+            return False
         memory.parked -= 1
-        memory.parked_bytes -= self.parked[i][0].nbytes
-        del self.parked[i]
+        memory.parked_bytes -= parked[0].nbytes
+        self.parked.remove(parked)
         if not memory.parked:
             memory.parking.discard(memory)
+        return True
 
     def free(self, block: Block) -> None:
         """Take a dead block that nothing uses any more."""
         self.live.discard(block)
         self.memory.in_use -= block.nbytes
         self.pool.free(block.storage)
+
+    def holds(self, block: Block) -> bool:
+        """Whether a dead block has yet to be released."""
+        return block in self.live and not any(block is parked for parked, _ in self.parked)
+
+    def take_in_lost(self) -> None:
+        """Take in the blocks that an interrupt has lost before anything used them: they count as alive, and nobody
+        holds them."""
+        self.live.difference_update([block for block, _ in self.parked])
+        for count, block in _held(self.live):
+            if count == _UNHELD:
+                self.release(block, ())
 
 
 class ForeignArena(Arena):
@@ -124,6 +154,9 @@ class ForeignArena(Arena):
 
     def free(self, block: Block) -> None:
         block.storage = None
+
+    def holds(self, block: Block) -> bool:
+        return block.storage is not None and not any(block is parked for parked, _ in self.parked)
 
 
 class DeviceMemory:
@@ -236,11 +269,24 @@ class DeviceMemory:
 
     def stats(self) -> dict[str, int]:
         """Bytes in use, parked behind unfinished work, and the peak of both, and the limit where there is one."""
+        lock = self.device.scheduler.lock
+        if lock.acquire(blocking=False):
+            try:
+                self.recount()
+            finally:
+                lock.release()
         stats = {"bytes_in_use": self.in_use - self.parked_bytes, "bytes_parked": self.parked_bytes,
                  "peak_bytes": self.peak, "memory_waits": self.memory_waits}  # fmt: skip
         if self.limit is not None:
             stats["bytes_limit"] = self.limit
         return stats
+
+    def recount(self) -> None:
+        """Put right what an interrupt has left wrong: blocks that nobody holds, and the count of bytes."""
+        arenas = self.arenas.values()
+        for arena in arenas:
+            arena.take_in_lost()
+        self.in_use = self.parked_bytes + sum(block.nbytes for arena in arenas for block in arena.live)
 
     def collect(self, most: int | None = None) -> None:
         """Free the parked blocks that are complete; look at ``most`` of each arena, or at all."""
@@ -294,7 +340,8 @@ class DeviceMemory:
 
     def _wait_for_oldest(self) -> None:
         """Wait for the parked block of ours whose last use was enqueued first."""
-        self._wait_for([min((parked for arena in self.arenas.values() for parked in arena.parked), key=_age)])
+        parked = [parked for arena in self.arenas.values() for parked in list(arena.parked)]
+        self._wait_for(sorted(parked, key=_age)[:1])
 
     def _wait_for(self, blocks: Sequence[Parked]) -> None:
         for _, events in blocks:
@@ -315,6 +362,15 @@ class DeviceMemory:
         self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int | None
     ) -> errors.OutOfMemoryError:
         return self.out_of_memory(nbytes, f"{dtype}{list(shape)}", limit)
+
+
+def _held(blocks: set[Any]) -> list[tuple[int, Any]]:
+    """The blocks, each with the number of references to it, those from here included."""
+    each = list(blocks)
+    return [(sys.getrefcount(block), block) for block in each]
+
+
+_UNHELD = _held({object()})[0][0]
 
 
 def _age(parked: Parked) -> int:

@@ -25,10 +25,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from cuplace import errors
+from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.buffer import Buffer, export
 from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
-from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard
+from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard, Uses
 from cuplace.runtime.submission import Submission, SubmissionLog
 from cuplace.runtime.task import LATCH, ComputeTask, Task
 
@@ -123,16 +124,26 @@ class Scheduler:
 
     def _park(self) -> None:
         run_ahead, graveyard = self._run_ahead, self.graveyard
-        while run_ahead and run_ahead[0].done:  # their errors may hold frames that hold buffers
-            run_ahead.popleft()
-        while graveyard:
-            block, writes, reads = graveyard.popleft()
-            if reads:
-                block.arena.release(block, (*writes, *reads.values()))
-            elif writes:
-                block.arena.release(block, writes)
-            else:
-                block.arena.free(block)
+        while run_ahead and (first := run_ahead[0]).done:  # their errors may hold frames that hold buffers
+            if run_ahead and run_ahead[0] is first:  # else a destructor that computes has been here
+                run_ahead.popleft()
+        uses: Uses | None = None
+        try:
+            while graveyard:
+                uses = graveyard[0]
+                graveyard.popleft()
+                block = uses.block
+                if uses.reads:
+                    block.arena.release(block, (*uses.writes, *uses.reads.values()))
+                elif uses.writes:
+                    block.arena.release(block, uses.writes)
+                else:
+                    block.arena.free(block)
+                uses = None
+        except BaseException:  # an interrupt
+            if uses is not None and uses.block.arena.holds(uses.block):
+                graveyard.append(uses)
+            raise
 
     # ------------------------------------------------------------------ submit
 
@@ -282,7 +293,7 @@ class Scheduler:
 
     def hold(self, stream: Stream) -> Latch:
         """Enqueue a latch: work enqueued later on ``stream`` starts only after ``release()``."""
-        with self.lock:
+        with self.lock, Uninterrupted():  # else nobody might have the latch
             submission = Submission(_next_id(), LATCH, stream, (), (), (), caller(), _now())
             latch = stream.hold(submission)
             self._record(stream, submission)
@@ -306,7 +317,7 @@ class Scheduler:
         """
         synchronize = self.backend.synchronize
         for buffer in buffers:
-            writes = buffer.writes
+            writes = buffer.uses.writes
             for event in writes:
                 if not event.done:
                     synchronize(event)
@@ -402,15 +413,17 @@ class Scheduler:
             event = self._enqueue(task, stream, reads, writes, scalars, line, now)
             if event is None:
                 for buffer in writes:
-                    buffer.writes = ()
-                    buffer.reads = None
+                    uses = buffer.uses
+                    uses.writes = ()
+                    uses.reads = None
                 return
             for buffer in reads:
                 _note_read(buffer, stream, event)
             written = (event,)
             for buffer in writes:
-                buffer.writes = written
-                buffer.reads = None
+                uses = buffer.uses
+                uses.writes = written
+                uses.reads = None
         except BaseException:
             _note_latest(stream, reads, writes)
             raise
@@ -422,8 +435,9 @@ class Scheduler:
         needs: tuple[Event, ...] = ()
         waits: tuple[int, ...] = ()
         for buffer in reads:
-            if buffer.writes:
-                for event in buffer.writes:
+            written = buffer.uses.writes
+            if written:
+                for event in written:
                     if event.done and event.error is None:
                         continue
                     needs += (event,)
@@ -431,7 +445,8 @@ class Scheduler:
                         stream.wait(event)
                         waits += (event.submission,)
         for buffer in writes:
-            if buffer.writes or buffer.reads:
+            uses = buffer.uses
+            if uses.writes or uses.reads:
                 waits += self._wait_before_write(stream, buffer)
         submission = Submission(
             _next_id(), task, stream, tuple(map(_id, reads)), tuple(map(_id, writes)), waits, line, now
@@ -441,8 +456,8 @@ class Scheduler:
 
     def _wait_before_write(self, stream: Stream, buffer: Buffer) -> tuple[int, ...]:
         waits: tuple[int, ...] = ()
-        reads = buffer.reads.values() if buffer.reads else ()
-        for event in (*buffer.writes, *reads):
+        uses = buffer.uses
+        for event in (*uses.writes, *uses.reads.values()) if uses.reads else uses.writes:
             if event.stream is not stream and not event.done:
                 stream.wait(event)
                 waits += (event.submission,)
@@ -457,8 +472,9 @@ class Scheduler:
 
     def _bound_run_ahead(self) -> None:
         run_ahead = self._run_ahead
-        while run_ahead and run_ahead[0].done:
-            run_ahead.popleft()
+        while run_ahead and (first := run_ahead[0]).done:
+            if run_ahead and run_ahead[0] is first:
+                run_ahead.popleft()
         while len(run_ahead) > RUN_AHEAD:
             self.backend.synchronize(run_ahead.popleft())
 
@@ -480,10 +496,11 @@ class _Forked:
 
 
 def _note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
-    if buffer.reads is None:
-        buffer.reads = {stream: event}
+    uses = buffer.uses
+    if uses.reads is None:
+        uses.reads = {stream: event}
     else:
-        buffer.reads[stream] = event
+        uses.reads[stream] = event
 
 
 def _has_readers(buffer: Buffer) -> bool:

@@ -170,6 +170,15 @@ class watched:
     def __exit__(self, *_: object) -> None:
         self.release()
 
+    def _release_save(self) -> Any:
+        """What conditions call to let a re-entrant lock go, however often it is held."""
+        hand_on(id(self))
+        return self._lock._release_save()
+
+    def _acquire_restore(self, held: Any) -> None:
+        self._lock._acquire_restore(held)
+        take_over(id(self))
+
     def __getattr__(self, name: str) -> Any:
         return getattr(self._lock, name)
 

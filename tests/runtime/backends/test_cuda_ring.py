@@ -103,7 +103,7 @@ def test_work_on_a_stream_takes_a_used_block_without_a_wait_of_the_host() -> Non
     for block, copy in zip(blocks, copies, strict=True):
         ring.release(block, (copy,))
     ordered: list[Copy] = []
-    assert ring.acquire_in_order(MIB, ordered.append) is blocks[0]
+    assert ring.take_in_order(MIB, ordered.append) is blocks[0]
     assert ordered == copies[:1]
     assert driver.waited == []
 

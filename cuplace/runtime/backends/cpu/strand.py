@@ -20,8 +20,9 @@ import numpy as np
 
 from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
+from cuplace.runtime.backends.condition import Condition
 from cuplace.runtime.backends.cpu.blas import SingleThreadedBlas
-from cuplace.runtime.backends.interrupts import Uninterrupted
+from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
 from cuplace.runtime.device import Device
 from cuplace.runtime.submission import Submission
 
@@ -111,6 +112,8 @@ class Strand:
             work(reads, writes, scalars)
             self.last = None
         except Exception as error:
+            if is_interrupt(error):
+                raise
             self.last = self._failed(error, submission)
         submission.end = _now()
 
@@ -184,7 +187,7 @@ class Pool:
         self._jitter = jitter
         self._count = workers if workers is not None else _workers()
         self._idle = self._count
-        self._changed = threading.Condition(self.lock)
+        self._changed = Condition(self.lock)
         self._ready: deque[Strand] = deque()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -267,11 +270,12 @@ class Pool:
             thread.join(timeout=5)
 
     def _start(self) -> None:
-        self._blas = SingleThreadedBlas()
-        for i in range(self._count):
-            thread = threading.Thread(target=self._work, name=f"cuplace-cpu-{i}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        with Uninterrupted():
+            self._blas = SingleThreadedBlas()
+            for i in range(self._count):
+                thread = threading.Thread(target=self._work, name=f"cuplace-cpu-{i}", daemon=True)
+                self._threads.append(thread)
+                thread.start()
 
     def _work(self) -> None:
         finished = 0

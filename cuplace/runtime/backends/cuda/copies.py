@@ -10,7 +10,7 @@ from cupy.cuda import runtime
 from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.lane import CudaEvent
 from cuplace.runtime.backends.cuda.pieces import pieces
-from cuplace.runtime.backends.cuda.ring import MOST_PIECES
+from cuplace.runtime.backends.cuda.ring import MOST_PIECES, RingFullError
 from cuplace.runtime.backends.cuda.strided import StridedCopy, contiguous_strides, strided_copy
 from cuplace.runtime.memory import TRANSFER
 
@@ -42,7 +42,11 @@ class Mover:
     path: str | None = ""
 
     def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
-        """Enqueue the copy of one CuPy array to another of equal shape and dtype."""
+        """Enqueue the copy of one CuPy array to another of equal shape and dtype.
+
+        Raises:
+            RingFullError: nothing was enqueued, since pinned memory has to be waited for.
+        """
         raise NotImplementedError
 
 
@@ -135,7 +139,9 @@ class StagedMover(Mover):
         piece = ring.piece_for(target.nbytes)
         cut = list(pieces(target.shape, target.itemsize, piece))
         count = min(len(cut), MOST_PIECES)
-        block = ring.acquire_in_order(piece * count, stream.lane.wait)
+        block = ring.take_in_order(piece * count, stream.lane.wait)
+        if block is None:
+            raise RingFullError(ring)
         stream.until_recorded(lambda event: ring.release(block, (event,)))
         there = Packing(self._source, stream, stream.lane, piece)
         here = Packing(self._target, stream, arrival.lane, piece)

@@ -70,25 +70,39 @@ class HostCopies:
             address += nbytes
 
     def _send(self, stream: CudaStream, values: Host, address: int, nbytes: int, dtype: np.dtype[Any]) -> None:
+        waited = False
+        while not self._send_now(stream, values, address, nbytes, dtype):
+            self._ring.wait_for_room(waited)
+            waited = True
+
+    def _send_now(self, stream: CudaStream, values: Host, address: int, nbytes: int, dtype: np.dtype[Any]) -> bool:
+        """Do so if the ring has room."""
         ring = self._ring
         with Uninterrupted():  # else a block could be lost between two calls
-            block = ring.acquire(nbytes)
+            block = ring.take(nbytes)
+            if block is None:
+                return False
             stream.until_recorded(lambda event: ring.release(block, (event,)))
             view = block.view(values.shape, dtype)
             if hooks.host_access is not None:
                 hooks.host_access(block.address, nbytes, True)
             copy_host(view, values)
             runtime.memcpyAsync(address, block.address, nbytes, _TO_DEVICE, stream.lane.ptr)
+        return True
 
     def _drain(self, stream: CudaStream, address: int, host: Host) -> None:
         """Copy to the ring piece by piece, and from there to the array while the next piece is on its way."""
         ring, lane = self._ring, stream.lane
         size = ring.piece_for(host.nbytes)
         parts = [host[part] for part in pieces(host.shape, host.itemsize, size)]
-        block = None
+        block, waited = None, False
         try:
-            with Uninterrupted():
-                block = ring.acquire(size * min(len(parts), 2))
+            while block is None:
+                with Uninterrupted():
+                    block = ring.take(size * min(len(parts), 2))
+                if block is None:
+                    ring.wait_for_room(waited)
+                    waited = True
             halves = [block.address + i % 2 * size for i in range(len(parts))]
             copied: list[CudaEvent] = []
             for i, part in enumerate(parts):

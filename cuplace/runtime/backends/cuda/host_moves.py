@@ -17,7 +17,7 @@ from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.copies import ROW_BYTES, LocalMover, Packing
 from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
 from cuplace.runtime.backends.cuda.pinned import address_of
-from cuplace.runtime.backends.cuda.ring import MOST_PIECES
+from cuplace.runtime.backends.cuda.ring import MOST_PIECES, RingFullError
 from cuplace.runtime.backends.cuda.strided import strided_copy
 
 if TYPE_CHECKING:
@@ -87,7 +87,9 @@ class HostMover(LocalMover):
         """The size of pieces, the pieces, and memory of the ring for as many as are under way at a time."""
         piece = self._ring.piece_for(whole.nbytes)
         cut = list(pieces(whole.shape, whole.itemsize, piece))
-        block = self._ring.acquire_in_order(piece * min(len(cut), MOST_PIECES), stream.lane.wait)
+        block = self._ring.take_in_order(piece * min(len(cut), MOST_PIECES), stream.lane.wait)
+        if block is None:
+            raise RingFullError(self._ring)
         stream.until_recorded(lambda event: self._ring.release(block, (event,)))
         return piece, cut, block
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -47,7 +49,9 @@ class Outcome:
 class CudaEvent:
     """A point in a lane. Complete lanes make it ``done`` without a call: later events of a lane imply earlier ones."""
 
-    __slots__ = ("_error", "handle", "lane", "outcomes", "seq", "stream", "submission")
+    __slots__ = ("__del__", "_error", "handle", "lane", "outcomes", "seq", "stream", "submission")
+
+    __del__: Callable[[], object]
 
     def __init__(
         self,
@@ -65,6 +69,9 @@ class CudaEvent:
         self.handle = handle
         self.outcomes: tuple[Outcome, ...] = ()  # of the host work that comes before it, as far as it may fail
         self._error = error
+        if handle:
+            # Any thread and any moment: no call of CUDA, the handle is only put back, by functions of C alone.
+            self.__del__ = partial(lane.gpu.spare_events.append, handle)
 
     @property
     def done(self) -> bool:
@@ -84,11 +91,6 @@ class CudaEvent:
             return lane.gpu.lost
         home: Gpu = self.stream.home
         return home.lost
-
-    def __del__(self) -> None:
-        # Any thread and any moment: no call of CUDA, the handle is only put back.
-        if self.handle:
-            self.lane.gpu.spare_events.append(self.handle)
 
 
 class Lane:
@@ -114,7 +116,7 @@ class Lane:
         self._issued = 0
         self._watched: CudaEvent | None = None
         self._waited: dict[Lane, int] = {}  # the latest event of each other lane that this one has waited for
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: a destructor that computes may run under it
 
     @classmethod
     def create(cls, gpu: Gpu, priority: int) -> Lane:
@@ -142,11 +144,14 @@ class Lane:
                 handle = int(runtime.eventCreateWithFlags(_disable_timing))
         with self._lock:  # the order of the numbers is the order in the stream, whichever threads record
             try:
-                runtime.eventRecord(handle, self.ptr)
+                seq = 0
+                while seq != self._issued + 1:  # again where a destructor has recorded meanwhile
+                    seq = self._issued + 1
+                    runtime.eventRecord(handle, self.ptr)
             except runtime.CUDARuntimeError as failure:
                 gpu.spare_events.append(handle)
                 return CudaEvent(stream, submission, self, 0, 0, error or gpu.failed(failure))
-            self._issued = seq = self._issued + 1
+            self._issued = seq
         event = CudaEvent(stream, submission, self, seq, handle, error)
         if seq % _WATCHED == 0:
             self._watch(event)

@@ -86,7 +86,7 @@ class Latches:
         self._pages: list[int] = []
         self._free_slots: list[int] = []
         self._in_use: list[CudaLatch] = []
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # re-entrant: a destructor that computes may run under it
 
     def hold(self, stream: CudaStream) -> CudaLatch:
         """Enqueue a latch. A slot is used again only after its kernel has ended."""

@@ -16,6 +16,7 @@ from cupy.cuda import runtime
 from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.lane import synchronize
 from cuplace.runtime.backends.cuda.probe import pattern, pattern_sum
+from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.presets import HGX_H200
 from cuplace.runtime.topology import LOCAL, PEER, STAGED, Topology
 
@@ -51,10 +52,11 @@ class Links:
         streams, which waits for them."""
         pair = (source.ordinal, target.ordinal)
         if pair not in self.paths:
-            reason = self._enable(source, target) or self._probe(source, target, departure, arrival)
-            if reason:
-                self.reasons[pair] = reason
-            self.paths[pair] = STAGED if reason else PEER
+            with Uninterrupted():  # else memory could be dropped that the probe still uses
+                reason = self._enable(source, target) or self._probe(source, target, departure, arrival)
+                if reason:
+                    self.reasons[pair] = reason
+                self.paths[pair] = STAGED if reason else PEER
         return self.paths[pair]
 
     def _expected_path(self, source: int, target: int) -> str:

@@ -11,13 +11,15 @@ from __future__ import annotations
 import ctypes
 import itertools
 import threading
-from bisect import insort
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+
+from cuplace.runtime.backends.condition import Condition
+from cuplace.runtime.backends.interrupts import Uninterrupted
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event
@@ -43,29 +45,40 @@ class Slab:
         self.address = address
         self.nbytes = nbytes
         self.memory = np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address))
-        self.free: list[tuple[int, int]] = [(0, nbytes)]  # (start, size)
+        self.free: tuple[tuple[int, int], ...] = ((0, nbytes),)  # (start, size)
 
     def carve(self, nbytes: int) -> int | None:
         """Take a range from the first gap that is large enough; where it starts, or None."""
-        for i, (start, size) in enumerate(self.free):
-            if size >= nbytes:
-                if size == nbytes:
-                    del self.free[i]
-                else:
-                    self.free[i] = (start + nbytes, size - nbytes)
+        while True:
+            before = self.free
+            i = next((i for i, (_, size) in enumerate(before) if size >= nbytes), None)
+            if i is None:
+                return None
+            start, size = before[i]
+            rest = ((start + nbytes, size - nbytes),) if size > nbytes else ()
+            after = before[:i] + rest + before[i + 1 :]
+            if self.free is before:  # else a destructor has carved or put back meanwhile
+                self.free = after
                 return start
-        return None
 
     def put_back(self, start: int, nbytes: int) -> None:
         """Give a range back; neighbours join."""
-        insort(self.free, (start, nbytes))
-        joined: list[tuple[int, int]] = []
-        for start, size in self.free:
-            if joined and sum(joined[-1]) == start:
-                joined[-1] = (joined[-1][0], joined[-1][1] + size)
-            else:
-                joined.append((start, size))
-        self.free = joined
+        while True:
+            before = self.free
+            after = _joined(sorted((*before, (start, nbytes))))
+            if self.free is before:
+                self.free = after
+                return
+
+
+def _joined(ranges: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    joined: list[tuple[int, int]] = []
+    for start, size in ranges:
+        if joined and sum(joined[-1]) == start:
+            joined[-1] = (joined[-1][0], joined[-1][1] + size)
+        else:
+            joined.append((start, size))
+    return tuple(joined)
 
 
 class PinnedBlock:
@@ -84,6 +97,14 @@ class PinnedBlock:
     def view(self, shape: tuple[int, ...], dtype: np.dtype[Any], offset: int = 0) -> npt.NDArray[Any]:
         """The bytes from ``offset`` on as a NumPy array."""
         return np.ndarray(shape, dtype, self.slab.memory, self.start + offset)
+
+
+class RingFullError(Exception):
+    """There is no block at present: wait for room in ``ring``, outside of what must not be interrupted."""
+
+    def __init__(self, ring: PinnedRing) -> None:
+        super().__init__()
+        self.ring = ring
 
 
 class PinnedRing:
@@ -106,7 +127,9 @@ class PinnedRing:
         self._free = free
         self._query = query
         self._synchronize = synchronize
-        self._changed = threading.Condition(threading.Lock())
+        # Re-entrant, and nothing is taken for granted after a call: a garbage collection may run a destructor that
+        # copies.
+        self._changed = Condition(threading.RLock())
         self._slabs: list[Slab] = []
         self._largest = 0  # bytes of the largest slab
         self._may_grow = True
@@ -119,7 +142,7 @@ class PinnedRing:
         Raises:
             MemoryError: there is no pinned memory at all.
         """
-        with self._changed:
+        with Uninterrupted(), self._changed:  # else memory that was just pinned could be lost
             if not self._largest:
                 self._grow(ALIGNMENT)
             if nbytes > self._largest // _PIECES and self._largest < SLAB_BYTES:
@@ -141,38 +164,44 @@ class PinnedRing:
         Raises:
             MemoryError: there is no pinned memory at all.
         """
-        size = _rounded(nbytes)
-        pressed = False
-        while True:
-            with self._changed:
-                block = self._rested(size) or self._carved(size)
-                if block is not None:
-                    return block
-                self.pressure_waits += not pressed
-                pressed = True
-                oldest = self._oldest()
-                if oldest is None:
-                    self._changed.wait()  # other threads hold all blocks, and give them back
-                    continue
-                events = oldest.events
-            for event in events:
-                self._synchronize(event)
+        block, waited = self.take(nbytes), False
+        while block is None:
+            self.wait_for_room(waited)
+            block, waited = self.take(nbytes), True
+        return block
 
-    def acquire_in_order(self, nbytes: int, wait: Callable[[Any], None]) -> PinnedBlock:
+    def take(self, nbytes: int) -> PinnedBlock | None:
+        """The same without a wait: None while the ring is full."""
+        size = _rounded(nbytes)
+        with self._changed:
+            return self._rested(size) or self._carved(size)
+
+    def take_in_order(self, nbytes: int, wait: Callable[[Any], None]) -> PinnedBlock | None:
         """A block that the caller only uses on a stream. Where the ring is full it is one still in use, after the
-        stream was made to ``wait`` for its events: the host does not wait."""
+        stream was made to ``wait`` for its events: the host does not wait. None where no block is large enough."""
         size = _rounded(nbytes)
         with self._changed:
             block = self._rested(size) or self._carved(size)
-            if block is not None:
-                return block
-            block = self._oldest(at_least=size)
-            if block is not None:
-                self._resting[block.nbytes].popleft()
+            if block is None:
+                block = self._oldest(at_least=size)
+                if block is None or not self._unrest(block):
+                    return None
                 for event in block.events:
                     wait(event)
-                return block
-        return self.acquire(nbytes)
+            return block
+
+    def wait_for_room(self, again: bool = False) -> None:
+        """Wait for the copies that use the block that came back first, or until a block comes back. An interrupt ends
+        it. ``again``: the caller has waited before, for the same block."""
+        with self._changed:
+            self.pressure_waits += not again
+            oldest = self._oldest()
+            if oldest is None:
+                self._changed.wait()  # other threads hold all blocks, and give them back
+                return
+            events = oldest.events
+        for event in events:
+            self._synchronize(event)
 
     def release(self, block: PinnedBlock, events: Sequence[Event]) -> None:
         """Take a block back; ``events`` mark the end of the copies that use it."""
@@ -184,9 +213,9 @@ class PinnedRing:
 
     def free_unused(self) -> int:
         """Return the slabs that no copy uses to the system; how many bytes they were."""
-        with self._changed:
+        with Uninterrupted(), self._changed:
             self._collect()
-            unused = [slab for slab in self._slabs if slab.free == [(0, slab.nbytes)]]
+            unused = [slab for slab in self._slabs if slab.free == ((0, slab.nbytes),)]
             self._slabs = [slab for slab in self._slabs if slab not in unused]
             for slab in unused:
                 self._free(slab.address)
@@ -197,13 +226,17 @@ class PinnedRing:
     def _rested(self, size: int) -> PinnedBlock | None:
         """The oldest block of exactly this size, if it is complete."""
         blocks = self._resting.get(size)
-        if blocks and all(map(self._query, blocks[0].events)):
-            return blocks.popleft()
+        while blocks:
+            block = blocks[0]
+            if not self._is_complete(block):
+                return None
+            if self._unrest(block):
+                return block
         return None
 
     def _oldest(self, at_least: int = 0) -> PinnedBlock | None:
         """The block that came back first, of those that are large enough."""
-        heads = [blocks[0] for size, blocks in self._resting.items() if blocks and size >= at_least]
+        heads = [blocks[0] for size, blocks in list(self._resting.items()) if blocks and size >= at_least]
         return min(heads, key=lambda block: block.turn, default=None)
 
     def _carved(self, size: int) -> PinnedBlock | None:
@@ -236,12 +269,23 @@ class PinnedRing:
     def _collect(self) -> int:
         """Cut complete blocks back into free ranges, for other sizes; how many they were."""
         count = 0
-        for blocks in self._resting.values():
-            while blocks and all(map(self._query, blocks[0].events)):
-                block = blocks.popleft()
-                block.slab.put_back(block.start, block.nbytes)
-                count += 1
+        for blocks in list(self._resting.values()):
+            while blocks and self._is_complete(block := blocks[0]):
+                if self._unrest(block):
+                    block.slab.put_back(block.start, block.nbytes)
+                    count += 1
         return count
+
+    def _is_complete(self, block: PinnedBlock) -> bool:
+        return all(map(self._query, block.events))
+
+    def _unrest(self, block: PinnedBlock) -> bool:
+        """Take out the first of the resting blocks of its size, if it still is ``block``."""
+        blocks = self._resting[block.nbytes]
+        if not blocks or blocks[0] is not block:
+            return False
+        blocks.popleft()
+        return True
 
 
 def _rounded(nbytes: int) -> int:

@@ -13,12 +13,14 @@ from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cuda.copies import LocalMover, Mover
 from cuplace.runtime.backends.cuda.failure import status_of
 from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane, Outcome
-from cuplace.runtime.backends.interrupts import Uninterrupted
+from cuplace.runtime.backends.cuda.ring import RingFullError
+from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu
     from cuplace.runtime.backends.cuda.host import HostCopies
     from cuplace.runtime.backends.cuda.latch import CudaLatch, Latches
+    from cuplace.runtime.backends.cuda.ring import PinnedRing
     from cuplace.runtime.device import Device
     from cuplace.runtime.submission import Submission
 
@@ -84,15 +86,16 @@ class CudaStream:
             except MemoryError as error:
                 self._run_again(error, work, reads, writes, scalars, submission)
             except Exception as error:
+                if is_interrupt(error):
+                    raise
                 self._fails(error, submission)
 
     def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
         if self._begins(needs, submission) and target.nbytes:
-            try:
-                with Uninterrupted():  # it only enqueues; else memory could be lost between two calls
-                    self._mover.copy(self, source, target)
-            except Exception as error:
-                self._fails(error, submission)
+            full, waited = self._move(source, target, submission), False
+            while full is not None:
+                full.wait_for_room(waited)
+                full, waited = self._move(source, target, submission), True
 
     def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
         if self._begins((), submission) and target.nbytes:
@@ -110,14 +113,13 @@ class CudaStream:
 
     def record(self, submission: int) -> CudaEvent:
         stream, lane = self._tail
-        error, self._error = self._error, None
-        event = lane.record(stream, submission, error)
+        event = lane.record(stream, submission, self._error)
         event.outcomes = self._outcomes
         if stream is not self:
             stream.last_is(event)
-            self._tail = (self, self.lane)
         if self._held:
             self._release(event)
+        self._error = None  # last: a call that is interrupted records once more
         return event
 
     def until_recorded(self, release: Release) -> None:
@@ -155,8 +157,20 @@ class CudaStream:
             for release in held:
                 release(event)
 
+    def _move(self, source: Any, target: Any, submission: Submission) -> PinnedRing | None:
+        """Enqueue a copy; the ring that has no room for it, if there is one."""
+        with Uninterrupted():  # it only enqueues; else memory could be lost between two calls
+            try:
+                self._mover.copy(self, source, target)
+            except RingFullError as full:
+                return full.ring
+            except Exception as error:
+                self._fails(error, submission)
+        return None
+
     def _begins(self, needs: Sequence[Event], submission: Submission) -> bool:
         """Note what is being enqueued; False where it must not run, since something that it needs has failed."""
+        self._tail = (self, self.lane)
         outcomes: tuple[Outcome, ...] = ()
         for event in needs:
             if event.error is not None:
@@ -196,4 +210,6 @@ class CudaStream:
             needed = getattr(again, "_size", 0)
             self._fails(memory.out_of_memory(needed, f"temporary memory of {submission.name!r}"), submission)
         except Exception as again:
+            if is_interrupt(again):
+                raise
             self._fails(again, submission)

@@ -11,6 +11,7 @@ import random
 import threading
 
 from cuplace import errors
+from cuplace.runtime.backends.condition import Condition
 from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.backends.sim.clock import VirtualClock
 from cuplace.runtime.backends.sim.links import Demand
@@ -24,7 +25,7 @@ class Engine:
     """Runs the heads of streams in an order that the seed chooses. One lock, that of ``changed``, guards all."""
 
     def __init__(self, seed: int, eagerness: float | None, clock: VirtualClock) -> None:
-        self.changed = threading.Condition(threading.RLock())
+        self.changed = Condition(threading.RLock())
         self.clock = clock
         self._busy: dict[SimStream, None] = {}  # streams with items, in a deterministic order
         self._random = random.Random(seed)
