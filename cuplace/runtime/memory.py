@@ -346,7 +346,7 @@ class DeviceMemory:
     def _wait_for(self, blocks: Sequence[Parked]) -> None:
         for _, events in blocks:
             for event in events:
-                self.backend.synchronize(event)
+                self.device.scheduler.wait(event, MEMORY_WAIT)
         self.collect()
 
     def _all(self) -> tuple[Arena, ...]:

@@ -30,7 +30,14 @@ from cuplace.runtime.buffer import Buffer, export
 from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard, Uses
-from cuplace.runtime.submission import Submission, SubmissionLog
+from cuplace.runtime.submission import (
+    MEMORY_WAIT,
+    RUN_AHEAD_WAIT,
+    VALUE_WAIT,
+    HostWait,
+    Submission,
+    SubmissionLog,
+)
 from cuplace.runtime.task import LATCH, ComputeTask, Task
 
 if TYPE_CHECKING:
@@ -315,7 +322,7 @@ class Scheduler:
         Raises:
             The original error of the work that failed, for the first buffer that it poisoned.
         """
-        synchronize = self.backend.synchronize
+        synchronize = self.backend.synchronize if not self.log.waits else self.wait
         for buffer in buffers:
             writes = buffer.uses.writes
             for event in writes:
@@ -352,9 +359,34 @@ class Scheduler:
         host = self.backend.host_array(buffer.array) if on_host else self.backend.host_view(buffer.array)
         if host is not None:
             return export(buffer, host)
+        start, writes = self.backend.now(), buffer.writes
         host = self.backend.to_host(buffer.array, buffer.device)
+        if self.log.waits:
+            self._note_wait(VALUE_WAIT, max((event.submission for event in writes), default=0), start)
         host.flags.writeable = False
         return host
+
+    def wait(self, event: Event, kind: str = VALUE_WAIT) -> None:
+        """Block until ``event`` is complete. Does not raise the work's error."""
+        start = self.backend.now()
+        try:
+            self.backend.synchronize(event)
+        finally:
+            if self.log.waits:
+                self._note_wait(kind, event.submission, start)
+
+    def _note_wait(self, kind: str, submission: int, start: int) -> None:
+        wait = HostWait(kind, submission, caller(), start, self.backend.now())
+        for recording in self.log.waits:
+            recording.append(wait)
+
+    def drain(self, streams: Iterable[Stream]) -> None:
+        """Block until all that has been enqueued on ``streams`` is complete. Failures stay with the buffers."""
+        with self.lock:
+            events = [stream.record(_next_id()) for stream in streams]
+        for event in events:
+            if event is not None and not event.done:
+                self.backend.synchronize(event)
 
     # ------------------------------------------------------------------ foreign memory and streams
 
@@ -476,7 +508,7 @@ class Scheduler:
             if run_ahead and run_ahead[0] is first:
                 run_ahead.popleft()
         while len(run_ahead) > RUN_AHEAD:
-            self.backend.synchronize(run_ahead.popleft())
+            self.wait(run_ahead.popleft(), RUN_AHEAD_WAIT)
 
 
 class _Forked:

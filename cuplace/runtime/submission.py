@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Stream
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from cuplace.runtime.task import Task
 
 LOG_LENGTH = 4096
+
+VALUE_WAIT, MEMORY_WAIT, RUN_AHEAD_WAIT = "value", "memory", "run-ahead"
 
 
 class Submission:
@@ -74,11 +76,34 @@ class Submission:
         return f"Submission({self.id}, {self.kind} {self.name!r} on {self.stream.name}{where})"
 
 
+class HostWait(NamedTuple):
+    """A time in which a thread of the host waited for work.
+
+    Attributes:
+        kind: why it waited: for a `value` that it wants, for `memory` that dead blocks still occupy, or since too much
+            work is unfinished (`run-ahead`).
+        submission: the id of what it waited for.
+        line: the user's line, or None.
+        start, end: nanoseconds, as in submissions.
+    """
+
+    kind: str
+    submission: int
+    line: Line | None
+    start: int
+    end: int
+
+
 class SubmissionLog:
-    """The last submissions, always on, and complete recordings on request."""
+    """The last submissions, always on, and complete recordings on request.
+
+    Attributes:
+        waits: the recordings of what the host waits for, that are going on.
+    """
 
     def __init__(self) -> None:
         self.recent: deque[Submission] = deque(maxlen=LOG_LENGTH)
+        self.waits: tuple[list[HostWait], ...] = ()
         self._recordings: list[list[Submission]] = []
         self.append = self.recent.append
 
@@ -86,6 +111,16 @@ class SubmissionLog:
         self.recent.append(submission)
         for recording in self._recordings:
             recording.append(submission)
+
+    @contextmanager
+    def record_waits(self) -> Iterator[list[HostWait]]:
+        """Collect every wait of the host while the ``with`` block runs."""
+        recording: list[HostWait] = []
+        self.waits = (*self.waits, recording)
+        try:
+            yield recording
+        finally:
+            self.waits = tuple([other for other in self.waits if other is not recording])
 
     @contextmanager
     def record(self) -> Iterator[list[Submission]]:

@@ -157,6 +157,9 @@ class Backend(Protocol):
     def query(self, event: Event) -> bool:
         """Whether ``event`` is complete. Never blocks; polling it makes progress."""
 
+    def now(self) -> int:
+        """The time of the records, in nanoseconds: what the host's clock says now."""
+
     def synchronize(self, event: Event) -> None:
         """Block the calling thread until ``event`` is complete. Does not raise the work's error."""
 

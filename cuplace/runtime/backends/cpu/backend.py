@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -47,6 +48,8 @@ class CpuBackend:
 
     def query(self, event: Event) -> bool:
         return event.done
+
+    now = staticmethod(time.perf_counter_ns)
 
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, Item)

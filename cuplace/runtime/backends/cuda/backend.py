@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from typing import Any
 
 import cupy
@@ -134,6 +135,8 @@ class CudaBackend:
     def query(self, event: Event) -> bool:
         assert isinstance(event, CudaEvent)
         return lane.query(event)
+
+    now = staticmethod(time.perf_counter_ns)
 
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)

@@ -74,6 +74,9 @@ class SimBackend:
         assert isinstance(event, Item)
         return self._engine.query(event)
 
+    def now(self) -> int:
+        return self.clock.nanoseconds
+
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, Item)
         self._engine.synchronize(event)

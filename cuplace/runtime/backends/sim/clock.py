@@ -61,6 +61,11 @@ class VirtualClock:
         self._agenda: list[tuple[float, int, Callable[[Any, int], None], Any, int]] = []
         self._queue: list[Timed] = []  # ready, but an engine that it needs is busy
 
+    @property
+    def nanoseconds(self) -> int:
+        """What time it is for the host, as records have it."""
+        return _nanoseconds(self.host)
+
     # ------------------------------------------------------------------ what the host does
 
     def enqueue(self, record: Submission, demand: Demand, after: Iterable[Timed]) -> Timed:
