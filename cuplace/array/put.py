@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from cuplace.runtime.caller import Line, caller
 from cuplace.runtime.context import context_mesh
 from cuplace.runtime.device import Device
 from cuplace.runtime.guard import armed
+from cuplace.transfer.batch import Batch
 from cuplace.transfer.execute import move, upload
 from cuplace.transfer.guarded import judge_fetch, judge_move, judge_upload
 from cuplace.transfer.plan import plan_move
@@ -137,20 +138,52 @@ def _put_tree(x: Any, device: Any, donate: Any, may_alias: Any, explicit: bool =
     aliases = broadcast_prefix("device_put may_alias", may_alias, x, len(leaves))
     puts = [_prepared(*one, explicit) for one in zip(leaves, targets, donates, aliases, strict=True)]
     line = caller()
-    results = [put.run(line) for put in puts]
+    results = put_all(puts, line)
     for put in puts:
         if put.donate and type(put.value) is Array:
             put.value._consume("donated", line)
     return unflatten(structure, results)
 
 
+def put_all(puts: Sequence[Put], line: Line | None) -> list[Any]:
+    """Do what has been checked, all in one turn of the scheduler; the results in the same order.
+
+    Raises:
+        OutOfMemoryError: a device has no memory for its part. Nothing has been moved then.
+    """
+    batch = Batch()
+    numbers = [put.enter(batch) for put in puts]
+    shards = batch.run(line)
+    return [
+        put.run(line) if number is None else Array._make(shards[number], put.key, line)
+        for put, number in zip(puts, numbers, strict=True)
+    ]
+
+
 @dataclass(frozen=True, slots=True)
-class _Put:
+class Put:
     """One leaf, checked, and what will be done with it: a route for arrays, a key for values from the host."""
 
     value: Any
     how: Route | OperandKey | Sharding | Device | None
-    donate: bool | str
+    donate: bool | str = False
+
+    @property
+    def key(self) -> OperandKey:
+        """Of the result."""
+        assert isinstance(self.how, Route | OperandKey)
+        return self.how.key if isinstance(self.how, Route) else self.how
+
+    def enter(self, batch: Batch) -> int | None:
+        """Add it to a batch: the number of its result there; None where nothing is to be moved.
+
+        Raises:
+            DeletedArrayError: a RuntimeError.
+        """
+        value, how = self.value, self.how
+        if isinstance(how, Route):
+            return None if how.plan is None else batch.move(value._live(), how.plan)
+        return batch.upload(value, how.sharding) if isinstance(how, OperandKey) else None
 
     def run(self, line: Line | None) -> Any:
         value, how = self.value, self.how
@@ -164,7 +197,7 @@ class _Put:
         return staged_put(value, how, self.donate)
 
 
-def _prepared(value: Any, target: Any, donate: Any, may_alias: Any, explicit: bool = True) -> _Put:
+def _prepared(value: Any, target: Any, donate: Any, may_alias: Any, explicit: bool = True) -> Put:
     if donate not in (True, False, "strict"):
         raise DonateFlagError(donate)
     if donate and may_alias:
@@ -177,14 +210,14 @@ def _prepared(value: Any, target: Any, donate: Any, may_alias: Any, explicit: bo
         found = _stay(value, may_alias) if place is None else route(value._key, place, may_alias)
         if armed and found.plan is not None:
             judge_move(value.aval, found.plan, explicit)
-        return _Put(value, found, donate)
+        return Put(value, found, donate)
     if getattr(type(value), "_is_tracer", False):
-        return _Put(value, place, donate)
+        return Put(value, place, donate)
     values, weak_type = read_host_value(value)
     key = host_key(values.shape, values.dtype, weak_type, place)
     if armed:
         judge_upload(key.type.unplaced(), key.sharding, explicit)
-    return _Put(values, key, donate)
+    return Put(values, key, donate)
 
 
 def _stay(array: Array, may_alias: Any) -> Route:

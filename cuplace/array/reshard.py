@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from cuplace.array.array import Array
 from cuplace.array.host import read_host_value
+from cuplace.array.put import Put, put_all
 from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
-from cuplace.array.route import check_fit, host_key, route
+from cuplace.array.route import Route, check_fit, host_key, route
 from cuplace.errors import (
     IncompatibleDevicesError,
     ReshardAutoAxisError,
@@ -22,7 +24,6 @@ from cuplace.placement.spec import PartitionSpec
 from cuplace.runtime.caller import Line, caller
 from cuplace.runtime.context import context_mesh
 from cuplace.runtime.guard import armed
-from cuplace.transfer.execute import move, upload
 from cuplace.transfer.guarded import judge_bounces, judge_move, judge_upload
 
 staged_reshard: Callable[[Any, NamedSharding], Any] | None = None
@@ -51,9 +52,8 @@ def reshard(x: Any, out_shardings: Any) -> Any:
     """
     leaves, structure = flatten(x)
     targets = broadcast_prefix("reshard out_shardings", out_shardings, x, len(leaves))
-    steps = [_prepared(leaf, _read(target)) for leaf, target in zip(leaves, targets, strict=True)]
-    line = caller()
-    return unflatten(structure, [step(line) for step in steps])
+    puts = [_prepared(leaf, _read(target)) for leaf, target in zip(leaves, targets, strict=True)]
+    return unflatten(structure, put_all(puts, caller()))
 
 
 def _read(target: Any) -> NamedSharding:
@@ -73,33 +73,39 @@ def _read(target: Any) -> NamedSharding:
     return target
 
 
-def _prepared(value: Any, target: NamedSharding) -> Callable[[Line | None], Any]:
-    """Check one leaf; what is returned lays it out anew."""
-    if getattr(type(value), "_is_tracer", False):
+@dataclass(frozen=True, slots=True)
+class _Staged(Put):
+    """A leaf that is being traced."""
+
+    def run(self, line: Line | None) -> Any:
         assert staged_reshard is not None
-        stage = staged_reshard
-        return lambda line: stage(value, target)
+        assert isinstance(self.how, NamedSharding)
+        return staged_reshard(self.value, self.how)
+
+
+def _prepared(value: Any, target: NamedSharding) -> Put:
+    """Check one leaf, and say how it is laid out anew."""
+    if getattr(type(value), "_is_tracer", False):
+        return _Staged(value, target)
     if type(value) is not Array:
         values, weak_type = read_host_value(value)
         sharding = _full_rank(target, values.shape)
         key = host_key(values.shape, values.dtype, weak_type, sharding)
         if armed:
             judge_upload(key.type.unplaced(), sharding, False)
-        return lambda line: Array._make(upload(values, sharding, line), key, line)
-    buffers = value._live()
+        return Put(values, key)
+    value._live()
     sharding = _full_rank(target, value.shape)
     if value.committed and value.sharding.flat_devices != sharding.flat_devices:
         raise IncompatibleDevicesError(_incompatible_text(value, sharding))
     found = route(value._key, sharding)
     plan = found.plan
-    if plan is None:
-        return lambda line: value._alias(found.key, line)
-    if armed:
+    if armed and plan is not None:
         if value.committed:
             judge_bounces(plan)
         else:
             judge_move(value.aval, plan, False)
-    return lambda line: Array._make(move(buffers, plan, line), found.key, line)
+    return Put(value, Route(found.key, plan, False))
 
 
 def _full_rank(target: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:

@@ -25,10 +25,13 @@ if TYPE_CHECKING:
 
 Host: TypeAlias = npt.NDArray[Any]
 
+Copy: TypeAlias = "tuple[CopyTask, Stream, Buffer, Buffer]"
+"""Task, stream, source and target."""
+
 CACHED_PROGRAMS = 2048
 
 
-class _MoveProgram(NamedTuple):
+class MoveProgram(NamedTuple):
     """A plan with everything looked up that its execution needs."""
 
     scheduler: Scheduler
@@ -38,12 +41,39 @@ class _MoveProgram(NamedTuple):
     aliases: tuple[tuple[int, int], ...]
     launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, source shard, target shard
 
+    def targets(self, buffers: Sequence[Buffer], dtype: np.dtype[Any]) -> list[Buffer]:
+        """The target shards, in mesh order: new memory, and the source shards that serve as they are."""
+        new = self.scheduler.allocate_batch(self.devices, self.shard_shape, dtype, TRANSFER)
+        if not self.aliases:
+            return new
+        targets: list[Any] = [None] * (len(self.written) + len(self.aliases))
+        for source, target in self.aliases:
+            targets[target] = buffers[source]
+        for target, buffer in zip(self.written, new, strict=True):
+            targets[target] = buffer
+        return targets
 
-class _UploadProgram(NamedTuple):
+    def copies(self, buffers: Sequence[Buffer], targets: Sequence[Buffer]) -> list[Copy]:
+        """What is to be enqueued between these source shards and target shards."""
+        return [(task, stream, buffers[i], targets[j]) for task, stream, i, j in self.launches]
+
+
+class UploadProgram(NamedTuple):
+    """How a host array is cut for the devices of a sharding."""
+
     scheduler: Scheduler
     shard_shape: tuple[int, ...]
     devices: tuple[Device | HostMemory, ...]
     pieces: tuple[tuple[slice, ...] | None, ...]  # for each shard; None: the whole array
+
+    def targets(self, dtype: np.dtype[Any]) -> list[Buffer]:
+        """New memory for the shards, in mesh order."""
+        return self.scheduler.allocate_batch(self.devices, self.shard_shape, dtype, TRANSFER)
+
+    def pairs(self, host: Host, targets: Sequence[Buffer]) -> list[tuple[Buffer, Host]]:
+        """Each target shard with its part of `host`."""
+        sources = [host if slices is None else host[slices] for slices in self.pieces]
+        return list(zip(targets, sources, strict=True))
 
 
 def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> list[Buffer]:
@@ -54,17 +84,10 @@ def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> li
         plan: from `plan_move`.
         line: the user's line, for the submission records.
     """
-    program = _move_program(plan)
-    scheduler = program.scheduler
-    targets: list[Any] = scheduler.allocate_batch(program.devices, program.shard_shape, plan.dtype, TRANSFER)
-    if program.aliases:
-        new, targets = targets, [None] * (len(program.written) + len(program.aliases))
-        for source, target in program.aliases:
-            targets[target] = buffers[source]
-        for target, buffer in zip(program.written, new, strict=True):
-            targets[target] = buffer
+    program = move_program(plan)
+    targets = program.targets(buffers, plan.dtype)
     if program.launches:
-        scheduler.submit_moves([(t, stream, buffers[i], targets[j]) for t, stream, i, j in program.launches], line)
+        program.scheduler.submit_moves(program.copies(buffers, targets), line)
     return targets
 
 
@@ -74,10 +97,9 @@ def upload(host: Host, sharding: Sharding, line: Line | None) -> list[Buffer]:
     Raises:
         RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
     """
-    scheduler, shard_shape, devices, pieces = _upload_program(sharding, host.shape)
-    buffers = scheduler.allocate_batch(devices, shard_shape, host.dtype, TRANSFER)
-    sources = [host if slices is None else host[slices] for slices in pieces]
-    scheduler.upload_batch(list(zip(buffers, sources, strict=True)), line)
+    program = upload_program(sharding, host.shape)
+    buffers = program.targets(host.dtype)
+    program.scheduler.upload_batch(program.pairs(host, buffers), line)
     return buffers
 
 
@@ -100,11 +122,12 @@ def gather_to_host(buffers: Sequence[Buffer], sharding: Sharding, shape: tuple[i
 
 def forget_paths() -> None:
     """Find out anew how copies travel, the next time that a plan is executed."""
-    _move_program.cache_clear()
+    move_program.cache_clear()
 
 
 @lru_cache(maxsize=CACHED_PROGRAMS)
-def _move_program(plan: TransferPlan) -> _MoveProgram:
+def move_program(plan: TransferPlan) -> MoveProgram:
+    """The plan with everything looked up."""
     froms, tos = plan.source.flat_devices, plan.target.flat_devices
     kinds = _kind(plan.source), _kind(plan.target)
     aliased = {target for _, target in plan.aliases}
@@ -119,7 +142,7 @@ def _move_program(plan: TransferPlan) -> _MoveProgram:
         for stream in (_stream(froms[move.source], tos[move.target], kinds),)
     )
     written = tuple(shard for shard in range(len(tos)) if shard not in aliased)
-    return _MoveProgram(
+    return MoveProgram(
         tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, written,
         tuple(tos[shard].place(kinds[1]) for shard in written), plan.aliases, launches,
     )  # fmt: skip
@@ -139,8 +162,13 @@ def _kind(sharding: Sharding) -> str:
 
 
 @lru_cache(maxsize=CACHED_PROGRAMS)
-def _upload_program(sharding: Sharding, shape: tuple[int, ...]) -> _UploadProgram:
+def upload_program(sharding: Sharding, shape: tuple[int, ...]) -> UploadProgram:
+    """How an array of this shape is cut for a sharding.
+
+    Raises:
+        RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
+    """
     layout = sharding.layout(shape)
     devices = tuple(device.place(_kind(sharding)) for device in sharding.flat_devices)
     pieces = tuple(None if layout.shard_shape == shape else box.slices() for box in layout.boxes)
-    return _UploadProgram(devices[0].scheduler, layout.shard_shape, devices, pieces)
+    return UploadProgram(devices[0].scheduler, layout.shard_shape, devices, pieces)

@@ -1,0 +1,88 @@
+"""Batch: moves and uploads of many arrays, done in one turn of the scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+from cuplace.transfer.execute import move_program, upload_program
+
+if TYPE_CHECKING:
+    from cuplace.placement.sharding import Sharding
+    from cuplace.runtime.buffer import Buffer
+    from cuplace.runtime.caller import Line
+    from cuplace.runtime.scheduler import Scheduler
+    from cuplace.transfer.execute import Host, MoveProgram, UploadProgram
+    from cuplace.transfer.plan import TransferPlan
+
+
+class Batch:
+    """What is to be done for many arrays. Nothing happens before `run`.
+
+    All memory is there before anything is enqueued, all uploads are enqueued together, and so are all moves. Work of
+    other threads comes before or after the batch, not in between.
+    """
+
+    def __init__(self) -> None:
+        self._moves: list[tuple[int, MoveProgram, Sequence[Buffer], TransferPlan]] = []
+        self._uploads: list[tuple[int, UploadProgram, Host]] = []
+        self._count = 0
+
+    def move(self, buffers: Sequence[Buffer], plan: TransferPlan) -> int:
+        """Move the source shards as `plan` says; the number of the result."""
+        self._moves.append((self._next(), move_program(plan), buffers, plan))
+        return self._count - 1
+
+    def upload(self, host: Host, sharding: Sharding) -> int:
+        """Upload the shards of `host`, which is read entirely in `run`; the number of the result.
+
+        Raises:
+            RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
+        """
+        self._uploads.append((self._next(), upload_program(sharding, host.shape), host))
+        return self._count - 1
+
+    def run(self, line: Line | None) -> list[list[Buffer]]:
+        """Do it; the target shards of each result, in mesh order. Nothing is waited for.
+
+        Args:
+            line: the user's line, for the submission records.
+
+        Raises:
+            OutOfMemoryError: a device has no memory for its part. Nothing has been enqueued then.
+        """
+        schedulers = {move.scheduler for _, move, _, _ in self._moves} | {cut.scheduler for _, cut, _ in self._uploads}
+        results: list[list[Buffer]] = [[]] * self._count
+        with ExitStack() as held:
+            for scheduler in sorted(schedulers, key=id):  # in the same order in all threads
+                held.enter_context(scheduler.lock)
+            for number, cut, host in self._uploads:
+                results[number] = cut.targets(host.dtype)
+            for number, program, buffers, plan in self._moves:
+                results[number] = program.targets(buffers, plan.dtype)
+            for scheduler in schedulers:
+                self._enqueue(scheduler, results, line)
+        return results
+
+    def _next(self) -> int:
+        self._count += 1
+        return self._count - 1
+
+    def _enqueue(self, scheduler: Scheduler, results: Sequence[Sequence[Buffer]], line: Line | None) -> None:
+        pairs = [
+            pair
+            for number, program, host in self._uploads
+            if program.scheduler is scheduler
+            for pair in program.pairs(host, results[number])
+        ]
+        launches = [
+            launch
+            for number, program, buffers, _ in self._moves
+            if program.scheduler is scheduler
+            for launch in program.copies(buffers, results[number])
+        ]
+        if pairs:
+            scheduler.upload_batch(pairs, line)
+        if launches:
+            scheduler.submit_moves(launches, line)
