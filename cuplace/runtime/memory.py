@@ -19,6 +19,7 @@ import numpy as np
 from cuplace import errors
 from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.config import config
+from cuplace.runtime.submission import MEMORY_WAIT
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Event, StoragePool, Stream

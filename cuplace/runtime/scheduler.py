@@ -31,7 +31,6 @@ from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard, Uses
 from cuplace.runtime.submission import (
-    MEMORY_WAIT,
     RUN_AHEAD_WAIT,
     VALUE_WAIT,
     HostWait,
