@@ -324,16 +324,6 @@ class RaceError(RuntimeError):
         super().__init__("\n".join(lines))
 
 
-class UnwatchedPlatformError(RuntimeError):
-    """The order of a platform was to be checked whose memory the host cannot follow."""
-
-    def __init__(self, platform: str) -> None:
-        super().__init__(
-            f"check_order follows the memory of the platforms cpu and sim, not of {platform}.\n"
-            "Run the program with CUPLACE_PLATFORM=sim: the scheduler that it checks there is the same."
-        )
-
-
 def with_user_line(error: BaseException, name: str, line: object) -> BaseException:
     """Add to the error of asynchronous work the line of the user's program that enqueued it."""
     if line is not None:

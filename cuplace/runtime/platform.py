@@ -42,11 +42,7 @@ class Platform:
         _opened.add(self)
 
     def check_order(self, wanted: bool) -> None:
-        """Follow all uses of memory and report those that no wait orders, or stop doing so.
-
-        Raises:
-            UnwatchedPlatformError: memory of this platform cannot be followed.
-        """
+        """Follow all uses of memory and report those that no wait orders, or stop doing so."""
         if wanted and self._watch is None:
             self._watch = Watch(self.scheduler, self.devices)
         elif not wanted and self._watch is not None:

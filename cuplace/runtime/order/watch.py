@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cuplace import errors
 from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.order.detector import Detector
@@ -24,15 +23,9 @@ if TYPE_CHECKING:
 
 
 class Watch:
-    """The streams and the backend of a scheduler under watch, from the making of this until ``end()``.
-
-    Raises:
-        UnwatchedPlatformError: memory of the platform cannot be followed.
-    """
+    """The streams, the backend and the GPUs' memory under watch, from the making of this until ``end()``."""
 
     def __init__(self, scheduler: Scheduler, devices: Sequence[Device]) -> None:
-        if scheduler.backend.xp is not np:
-            raise errors.UnwatchedPlatformError(scheduler.backend.name)
         self.detector = Detector()
         self._scheduler = scheduler
         self._devices = devices
@@ -60,8 +53,13 @@ class Watch:
                 thing.__class__ = self._plain[type(thing)]
 
     def _parts(self) -> list[tuple[Any, Callable[[Any, Watch], type]]]:
+        parts: list[tuple[Any, Callable[[Any, Watch], type]]]
         streams = [stream for device in self._devices for stream in device.streams()]
-        return [*[(stream, watched_stream) for stream in streams], (self._scheduler.backend, watched_backend)]
+        parts = [*[(stream, watched_stream) for stream in streams], (self._scheduler.backend, watched_backend)]
+        if self._scheduler.backend.xp is not np:
+            pools = [arena.pool for device in self._devices for arena in device.memory.arenas.values()]
+            parts += [(pool, watched_pool) for pool in pools]
+        return parts
 
 
 def watched_stream(plain: Any, watch: Watch) -> type:
@@ -161,18 +159,42 @@ def watched_backend(plain: Any, watch: Watch) -> type:
     return Watched
 
 
+def watched_pool(plain: Any, watch: Watch) -> type:
+    """A class of pools of GPU memory that tell what the driver gives and takes back: it orders such uses itself."""
+    detector = watch.detector
+
+    class Watched(plain):  # type: ignore[misc]
+        __slots__ = ()
+
+        def _new(self, size: int) -> Any:
+            storage = super()._new(size)
+            if storage.from_driver:
+                detector.is_new(storage.pointer.ptr, storage.nbytes)
+            return storage
+
+        def trim(self) -> int:
+            returned: int = super().trim()
+            detector.all_completed()
+            return returned
+
+    return Watched
+
+
 @contextmanager
 def check_order() -> Iterator[None]:
     """Prove, for what runs inside the ``with`` block, that waits order all uses of memory that conflict.
 
     Every access of memory by work, by copies and by the host is followed, as are the waits that order them; what
-    nothing orders is a race, whether or not this run got a wrong value from it. It costs some time for each call. On
-    the platforms ``cpu`` and ``sim``; the option ``check_order`` does the same for a whole program.
+    nothing orders is a race, whether or not this run got a wrong value from it. It costs some time for each call. The
+    option ``check_order`` does the same for a whole program.
+
+    On ``cuda`` it follows what cuplace enqueues, work and moves with the arrays they are given, and all that it waits
+    for. It does not see pinned memory and packed copies on the way of a move, temporary memory of CuPy, and what
+    programs enqueue on streams of their own.
 
     Raises:
         RaceError: from the call that makes the second of two accesses without order; it names both, their streams,
             the lines they come from and the wait that is missing.
-        UnwatchedPlatformError: the current platform is neither.
 
     >>> import cuplace, cuplace.numpy as jnp
     >>> with cuplace.check_order():
