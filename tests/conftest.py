@@ -94,7 +94,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     deep = metafunc.config.getoption("--deep")
     only = metafunc.config.getoption("--platform")
-    ordered = metafunc.definition.get_closest_marker("order") is not None
+    mark = metafunc.definition.get_closest_marker("order")
+    ordered = mark is not None and not mark.kwargs.get("once")
     seeds = (DEEP_ORDER_SEEDS if deep else ORDER_SEEDS) if ordered else SEEDS
     cases = [Case(name, seed) for name in PLATFORMS if only in (None, name) for seed in range(seeds[name])]
     if fakegpus.missing():
