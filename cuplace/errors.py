@@ -300,12 +300,13 @@ class MarkerError(ValueError):
 
 
 class NoFaultsError(RuntimeError):
-    """Faults were asked for on a platform that has none to offer."""
+    """Links were to fail on a platform that has none."""
 
     def __init__(self, platform: str) -> None:
         super().__init__(
-            f"Faults are simulated: they need the platform sim, and this is {platform}.\n"
-            "Run the test with CUPLACE_PLATFORM=sim, or config.update('platform', 'sim') before devices are used."
+            f"no_p2p, corrupt_pair and slow_link are faults of links between GPUs; the platform {platform} has none.\n"
+            "Run the test with CUPLACE_PLATFORM=sim, or config.update('platform', 'sim') before devices are used; "
+            "fail_op and oom_after work on every platform."
         )
 
 

@@ -31,7 +31,7 @@ FAULTS = {
     "corrupt_pair": Faults(corrupt_pair=PAIRS),
     "slow_link": Faults(slow_link=dict.fromkeys(PAIRS[::3], 7.0)),
 }
-"""What every program survives; `--fault` lets it happen in all tests on sim."""
+"""What every program survives; `--fault` lets it happen in all tests on sim and cuda."""
 
 SEEDS = {"cpu": 1, "sim": 1, "cuda": 2}
 ORDER_SEEDS = {"cpu": 4, "sim": 50, "cuda": len(fakegpus.CASES)}
@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cuplace")
     group.addoption("--deep", action="store_true", help="run the long tests, and order tests on 500 seeds")
     group.addoption("--platform", choices=PLATFORMS, help="run tests of platforms on this one only")
-    group.addoption("--fault", choices=[name for name in FAULTS if name], help="let this be wrong on sim")
+    group.addoption("--fault", choices=[name for name in FAULTS if name], help="let this be wrong with the links of GPUs")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -118,8 +118,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
     case: Case = request.param if isinstance(request.param, Case) else Case(request.param)
     request.node.user_properties.append(("platform", case.name))
     with fresh(case.open) as opened:
-        if case.name == "sim":
-            opened.backend.set_faults(FAULTS[request.config.getoption("--fault")])
+        if case.name != "cpu":
+            opened.set_faults(FAULTS[request.config.getoption("--fault")])
         with setting.restored_options():
             yield opened
             held = opened.scheduler.release_latches()

@@ -123,6 +123,10 @@ class Device:
             stream = self._moves.setdefault(other, self.backend.stream(self, "move", other))
         return stream
 
+    def forget_moves(self) -> None:
+        """Find out anew how copies to other devices travel."""
+        self._moves = {}
+
     def streams(self) -> list[Stream]:
         """All streams of this device made so far."""
         host = [] if self._host is None else [self._host]

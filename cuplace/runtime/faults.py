@@ -1,15 +1,23 @@
-"""Faults: what goes wrong on demand, so that programs can be tested against it.
+"""Faults: what goes wrong on demand, so that programs can be tested against it (see ``Platform.set_faults``).
 
-A backend that can do that has a method ``set_faults(faults)``, which holds until its next call and returns the faults
-from before.
+Work that fails and memory that runs out are the same everywhere, and are made here. Links belong to backends: one that
+has any has a method ``set_faults(faults)``, which holds until its next call.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
+from cuplace.runtime.task import Task
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Event, StoragePool, Stream
+    from cuplace.runtime.buffer import Buffer
+    from cuplace.runtime.memory import Arena
+    from cuplace.runtime.submission import Submission
 
 Pair = tuple[int, int]
 
@@ -54,19 +62,18 @@ class Faults:
         """How many times slower copies from one to the other are."""
         return self.slow_link.get((source, target), 1.0)
 
-    def failure(self, name: str) -> Callable[[], None] | None:
-        """What to run in the place of the work of this name that is being enqueued, where that is to fail."""
-        if self.fail_op is None or self.fail_op[0] not in (name, name.rpartition(".")[2]):
-            return None
+    @property
+    def of_links(self) -> bool:
+        """Whether any of them is a fault of links."""
+        return bool(self.no_p2p or self.corrupt_pair or self.slow_link)
+
+    def task(self, task: Task) -> Task:
+        """What to enqueue in the place of a task: itself, or work that fails."""
+        if self.fail_op is None or self.fail_op[0] not in (task.name, task.name.rpartition(".")[2]):
+            return task
         with self._lock:
             self._times += 1
-            if self.fail_op[1] not in (0, self._times):
-                return None
-
-        def fail() -> None:
-            raise errors.InjectedFaultError(name)
-
-        return fail
+            return _FailingTask(task) if self.fail_op[1] in (0, self._times) else task
 
     def check_allocation(self) -> None:
         """Memory is about to be allocated.
@@ -78,7 +85,48 @@ class Faults:
             with self._lock:
                 self._allocations += 1
                 if self._allocations > self.oom_after:
-                    raise MemoryError("out of memory on demand")
+                    raise MemoryError("out of memory on demand (cuplace.testing.faults(oom_after=...))")
 
 
 NO_FAULTS = Faults()
+
+
+class _FailingTask(Task):
+    """Work that fails in the place of ``task``, on its stream and in its order."""
+
+    __slots__ = ()
+
+    def __init__(self, task: Task) -> None:
+        super().__init__(task.kind, task.name, task.nbytes, task.path)
+
+    def enqueue(
+        self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
+        needs: Sequence[Event], submission: Submission,
+    ) -> None:  # fmt: skip
+        stream.run(self._fail, [b.array for b in reads], [b.array for b in writes], scalars, needs, 0.0, submission)
+
+    def _fail(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+        raise errors.InjectedFaultError(self.name)
+
+
+class _LimitedPool:
+    """A pool of storage that has nothing more when the faults say so; else it is ``pool``."""
+
+    def __init__(self, pool: StoragePool, faults: Faults) -> None:
+        self.pool = pool
+        self._check = faults.check_allocation
+
+    def allocate(self, nbytes: int) -> Any:
+        self._check()
+        return self.pool.allocate(nbytes)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.pool, name)
+
+
+def limit(arena: Arena, faults: Faults) -> None:
+    """Let an arena run out of memory when the faults say so, and no longer when those from before did."""
+    pool: Any = arena.pool
+    if isinstance(pool, _LimitedPool):
+        pool = pool.pool
+    arena.pool = pool if faults.oom_after is None else _LimitedPool(pool, faults)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from cuplace import errors
 from cuplace.runtime.config import PLATFORM_NAMES, config
 from cuplace.runtime.device import Device
+from cuplace.runtime.faults import Faults, limit
 from cuplace.runtime.memory import DeviceMemory
 from cuplace.runtime.order.watch import Watch
 from cuplace.runtime.scheduler import Scheduler
@@ -53,6 +54,28 @@ class Platform:
     def races(self) -> list[str]:
         """What was found since the order is checked: the texts of the errors that were raised."""
         return [] if self._watch is None else self._watch.detector.races
+
+    def set_faults(self, faults: Faults) -> Faults:
+        """From now on this goes wrong (see ``cuplace.testing.faults``); what did before. How copies travel is found out
+        anew.
+
+        Raises:
+            NoFaultsError: a RuntimeError: links are to fail, and the platform has none.
+        """
+        set_links = getattr(self.backend, "set_faults", None)
+        if set_links is None and faults.of_links:
+            raise errors.NoFaultsError(self.name)
+        scheduler = self.scheduler
+        with scheduler.lock:
+            before, scheduler.faults = scheduler.faults, faults
+            for device in self.devices:
+                for arena in device.memory.arenas.values():
+                    limit(arena, faults)
+            if set_links is not None:
+                set_links(faults)
+                for device in self.devices:
+                    device.forget_moves()
+        return before
 
     def close(self) -> None:
         """Stop the backend's threads and return its unused memory; its arrays are not usable afterwards."""

@@ -29,6 +29,7 @@ from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.buffer import Buffer, export
 from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
+from cuplace.runtime.faults import NO_FAULTS
 from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard, Uses
 from cuplace.runtime.submission import (
     RUN_AHEAD_WAIT,
@@ -74,6 +75,7 @@ class Scheduler:
         self._view = backend.view
         self.lock: Any = threading.RLock()
         self.log = SubmissionLog()
+        self.faults = NO_FAULTS
         self.graveyard: Graveyard = deque()
         self.parking: set[DeviceMemory] = set()
         self._run_ahead: deque[Event] = deque()
@@ -289,7 +291,11 @@ class Scheduler:
             waits = self._wait_before_write(stream, buffer)
             task = Task("upload", "upload", buffer.nbytes, "host")
             submission = Submission(_next_id(), task, stream, (), (buffer.id,), waits, line, now)
-            stream.upload(source, buffer.array, submission)
+            failing = task if self.faults.fail_op is None else self.faults.task(task)
+            if failing is task:
+                stream.upload(source, buffer.array, submission)
+            else:
+                failing.enqueue(stream, (), (buffer,), (), (), submission)
             event = self._record(stream, submission)
             buffer.writes = () if event is None else (event,)
             buffer.reads = None
@@ -482,6 +488,8 @@ class Scheduler:
         submission = Submission(
             _next_id(), task, stream, tuple(map(_id, reads)), tuple(map(_id, writes)), waits, line, now
         )
+        if self.faults.fail_op is not None:
+            task = self.faults.task(task)
         task.enqueue(stream, reads, writes, scalars, needs, submission)
         return self._record(stream, submission)
 

@@ -24,25 +24,27 @@ def faults(
     fail_op: str | tuple[str, int] | None = None,
     oom_after: int | None = None,
 ) -> Iterator[None]:
-    """Let things go wrong inside the ``with`` block, on devices of the current platform, which is the simulator.
+    """Let things go wrong inside the ``with`` block, on the devices of the current platform.
 
     A pair is (source, target), two devices or their ids. Programs survive the first three faults, which only cost
-    time; the other two are told where results are waited for, or at once. An inner block takes the place of an outer
-    one.
+    time, and need the simulator or GPUs; the other two, which work on every platform, are told where results are waited
+    for, or at once. An inner block takes the place of an outer one.
 
     Args:
         no_p2p: pairs of GPUs that do not reach each other's memory, or one such pair, or True for all: their copies
             go through the host.
         corrupt_pair: pairs, or one pair, whose direct copies deliver zeros, as some machines with an IOMMU do. Each
             pair is tried out before it is trusted, so their copies go through the host.
-        slow_link: how many times slower copies of a pair are: ``{(0, 1): 10.0}``.
+        slow_link: how many times slower copies of a pair are: ``{(0, 1): 10.0}``. A GPU spins before each copy, as
+            long as fast links make it; the simulator knows how long it is.
         fail_op: the operation, or the jitted function, that fails with InjectedFaultError, by name, each time; or
             ``(name, n)``: only the n-th time, from 1.
-        oom_after: so many allocations succeed, then there is no memory left on any device.
+        oom_after: so many allocations succeed, those of memory that is used again included, then there is no memory
+            left on any device.
 
     Raises:
         FaultError: a ValueError; an argument makes no sense.
-        NoFaultsError: a RuntimeError; the current platform is not the simulator.
+        NoFaultsError: a RuntimeError; links are to fail, and the current platform is cpu.
 
     Example::
 
@@ -51,8 +53,6 @@ def faults(
                 train(batches)
     """
     platform = current()
-    if not hasattr(platform.backend, "set_faults"):
-        raise errors.NoFaultsError(platform.name)
     wanted = Faults(
         no_p2p if isinstance(no_p2p, bool) else _pairs("no_p2p", no_p2p, platform.devices),
         _pairs("corrupt_pair", corrupt_pair, platform.devices),
@@ -60,12 +60,12 @@ def faults(
         _failing(fail_op),
         _count(oom_after),
     )
-    before = platform.backend.set_faults(wanted)
+    before = platform.set_faults(wanted)
     forget_paths()
     try:
         yield
     finally:
-        platform.backend.set_faults(before)
+        platform.set_faults(before)
         forget_paths()
 
 

@@ -284,7 +284,7 @@ def test_a_marker_that_makes_no_sense_says_so(run: Run, arguments: str, said: st
     [
         ("machine='abacus'", "There is no machine 'abacus'."),
         ("faults=dict(oom_after=-1)", "faults(oom_after=...) takes a number of allocations, from 0"),
-        ("platform='cpu', faults=dict(no_p2p=True)", "they need the platform sim, and this is cpu"),
+        ("platform='cpu', faults=dict(no_p2p=True)", "the platform cpu has none"),
     ],
 )
 def test_what_only_the_platform_can_tell_fails_the_test(run: Run, arguments: str, said: str) -> None:

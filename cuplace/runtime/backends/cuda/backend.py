@@ -17,7 +17,7 @@ from cuplace.placement.memory_space import PINNED_HOST
 from cuplace.runtime.backends.base import Event
 from cuplace.runtime.backends.cpu.storage import BlockCache, HostBlock
 from cuplace.runtime.backends.cuda import kernels, lane
-from cuplace.runtime.backends.cuda.copies import LocalMover, Mover, PeerMover, StagedMover
+from cuplace.runtime.backends.cuda.copies import LocalMover, Mover, PeerMover, SlowMover, StagedMover
 from cuplace.runtime.backends.cuda.foreign import ForeignStream
 from cuplace.runtime.backends.cuda.gpu import MOST_STREAMS, Gpu
 from cuplace.runtime.backends.cuda.host import HostCopies
@@ -33,6 +33,7 @@ from cuplace.runtime.backends.cuda.strand import HostStream, declare
 from cuplace.runtime.backends.cuda.stream import CudaStream
 from cuplace.runtime.config import config
 from cuplace.runtime.device import Device
+from cuplace.runtime.faults import Faults
 from cuplace.runtime.memory import COMPUTE
 
 Storage = CudaStorage | PinnedStorage | HostBlock
@@ -110,6 +111,9 @@ class CudaBackend:
             mover = PeerMover(device, peer, (gpu, home), arrival)
         else:
             mover = StagedMover(device, peer, arrival, self.ring)
+        slowdown = self.links.faults.slowdown(device.gpu, peer.gpu)
+        if slowdown > 1.0:
+            mover = SlowMover(mover, (slowdown - 1.0) / self.topology.link(device.gpu, peer.gpu).most)
         return self._stream(device, role, name, out, home, mover)
 
     def foreign_stream(self, device: Device, handle: int | None = None) -> ForeignStream:
@@ -152,6 +156,10 @@ class CudaBackend:
     def to_host(self, array: Any, device: Device) -> npt.NDArray[Any]:
         assert isinstance(device.download, CudaStream)
         return self._host.download(device.download, array)
+
+    def set_faults(self, faults: Faults) -> None:
+        """From now on this is wrong with the links between GPUs."""
+        self.links.set_faults(faults)
 
     def close(self) -> None:
         self._latches.release()

@@ -158,6 +158,19 @@ class StagedMover(Mover):
                 arrived.append(arrival.lane.record(arrival, 0))
 
 
+class SlowMover(Mover):
+    """As ``mover``, by a link that is made slower on demand: the GPU spins for a while before each copy."""
+
+    def __init__(self, mover: Mover, seconds_per_byte: float) -> None:
+        self.path = mover.path
+        self._mover = mover
+        self._seconds_per_byte = seconds_per_byte
+
+    def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
+        kernels.spin(stream.lane, round(target.nbytes * self._seconds_per_byte * 1e9))
+        self._mover.copy(stream, source, target)
+
+
 class Packing:
     """Copies between one device and pinned memory. What the copy engines do badly goes through packed memory of the
     device, the same for all pieces, since they follow one another on one lane."""

@@ -17,6 +17,7 @@ from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.lane import synchronize
 from cuplace.runtime.backends.cuda.probe import pattern, pattern_sum
 from cuplace.runtime.backends.interrupts import Uninterrupted
+from cuplace.runtime.faults import NO_FAULTS, Faults
 from cuplace.runtime.presets import HGX_H200
 from cuplace.runtime.topology import LOCAL, PEER, STAGED, Topology
 
@@ -39,13 +40,21 @@ class Links:
         topology: the paths as far as they are known; nothing is known of speeds.
         paths: ``peer`` or ``staged`` for each (source, target) pair of ordinals that was used.
         reasons: why a pair is staged.
+        faults: what is wrong on demand.
     """
 
     def __init__(self, host: HostCopies) -> None:
         self.paths: dict[tuple[int, int], str] = {}
         self.topology = Topology(HGX_H200, False, self._expected_path, self._trust)
         self.reasons: dict[tuple[int, int], str] = {}
+        self.faults = NO_FAULTS
         self._host = host
+
+    def set_faults(self, faults: Faults) -> None:
+        """From now on this is wrong. Paths are found out anew."""
+        self.faults = faults
+        self.paths.clear()
+        self.reasons.clear()
 
     def path(self, source: Gpu, target: Gpu, departure: CudaStream, arrival: CudaStream) -> str:
         """How copies from ``source`` to ``target`` travel. At the first use of the pair it is probed on the two
@@ -74,6 +83,8 @@ class Links:
         return False if self.reasons.get((source, target)) == LOST else None
 
     def _missing_access(self, source: int, target: int) -> str:
+        if self.faults.lacks_peer(source, target):
+            return f"GPU {source} and GPU {target} are not to reach each other, on demand"
         for gpu, peer in ((source, target), (target, source)):
             if not runtime.deviceCanAccessPeer(gpu, peer):
                 return f"GPU {gpu} cannot access the memory of GPU {peer}"
@@ -102,9 +113,10 @@ class Links:
             total = cupy.zeros(1, np.uint64)
         kernels.fill(out, sent.data.ptr, PROBE_WORDS, seed)
         out.wait(into.record(arrival, 0))
-        runtime.memcpyPeerAsync(
-            received.data.ptr, target.ordinal, sent.data.ptr, source.ordinal, sent.nbytes, out.ptr
-        )  # fmt: skip
+        if not self.faults.corrupts(source.ordinal, target.ordinal):  # else the zeros that are there are what arrives
+            runtime.memcpyPeerAsync(
+                received.data.ptr, target.ordinal, sent.data.ptr, source.ordinal, sent.nbytes, out.ptr
+            )  # fmt: skip
         copied = out.record(departure, 0)
         into.wait(copied)
         kernels.checksum(into, received.data.ptr, PROBE_WORDS, total.data.ptr)

@@ -62,7 +62,7 @@ class SimBackend:
         return SimStream(device, role, self._engine, self.links, peer)
 
     def storage(self, device: Device, arena: str) -> RangeArena:
-        return RangeArena(self.links.check_allocation)
+        return RangeArena()
 
     def host_storage(self, device: Device, kind: str) -> RangeArena:
         return RangeArena()
@@ -91,9 +91,9 @@ class SimBackend:
         self._engine.take(self.links.download(device.gpu, array.nbytes))
         return array.copy()
 
-    def set_faults(self, faults: Faults) -> Faults:
-        """From now on this goes wrong (see ``cuplace.testing.faults``); what did before."""
-        return self.links.set_faults(faults)
+    def set_faults(self, faults: Faults) -> None:
+        """From now on this is wrong with the links."""
+        self.links.set_faults(faults)
 
     def close(self) -> None:
         """Nothing runs in the background."""

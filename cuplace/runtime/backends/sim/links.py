@@ -80,21 +80,16 @@ class Links:
         self._host_memory = Resource("host memory", machine.host_memory_gb_s * 1e9)
         self._paths: dict[tuple[int, int], str] = {}
 
-    def set_faults(self, faults: Faults) -> Faults:
-        """From now on this is wrong; what was wrong before. Paths are found out anew, as after a restart."""
-        before, self.faults = self.faults, faults
+    def set_faults(self, faults: Faults) -> None:
+        """From now on this is wrong. Paths are found out anew, as after a restart."""
+        self.faults = faults
         self._paths.clear()
-        return before
 
     def _card(self, gpu: int) -> _Card:
         card = self._cards.get(gpu)
         if card is None:
             card = self._cards[gpu] = _Card(self.topology, gpu)
         return card
-
-    def check_allocation(self) -> None:
-        """Memory is about to be allocated. Raises MemoryError where there is to be none."""
-        self.faults.check_allocation()
 
     # ------------------------------------------------------------------ paths
 

@@ -7,7 +7,6 @@ soon. A pool by exact sizes would hide that.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -35,17 +34,10 @@ class RangeArena:
 
     birth = None  # memory can be used at once
 
-    def __init__(self, check: Callable[[], None] | None = None) -> None:
-        """``check`` is called at each allocation, and raises MemoryError where there is to be no memory."""
-        self._check = check
+    def __init__(self) -> None:
         self._free: list[Range] = []
 
     def allocate(self, nbytes: int) -> Range:
-        if self._check is not None:
-            self._check()
-        return self._find(nbytes)
-
-    def _find(self, nbytes: int) -> Range:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
         for i in range(len(self._free) - 1, -1, -1):
             free = self._free[i]
@@ -53,20 +45,22 @@ class RangeArena:
                 continue
             if free.nbytes == size:
                 return self._free.pop(i)
-            taken = Range(free.segment, free.start, size)
-            free.start += size
+            start = free.start
+            free.start += size  # before anything is made, which may collect garbage, which may allocate
             free.nbytes -= size
-            return taken
+            return Range(free.segment, start, size)
         self._grow(max(size, _GROWTH))
-        return self._find(nbytes)
+        return self.allocate(nbytes)
 
     def free(self, block: Range) -> None:
-        merged = block
-        for other in [free for free in self._free if free.segment is block.segment]:
+        merged = Range(block.segment, block.start, block.nbytes)
+        for other in list(self._free):
+            if other.segment is not merged.segment or other not in self._free:
+                continue
             if other.start + other.nbytes == merged.start or merged.start + merged.nbytes == other.start:
                 self._free.remove(other)
-                start = min(other.start, merged.start)
-                merged = Range(block.segment, start, other.nbytes + merged.nbytes)
+                merged.start = min(other.start, merged.start)
+                merged.nbytes += other.nbytes
         self._free.append(merged)
 
     def trim(self) -> int:

@@ -130,9 +130,6 @@ class SimStream:
         return self.last
 
     def _queue(self, call: Callable[[], None], needs: Sequence[Event], submission: Submission, demand: Demand) -> None:
-        failure = self._links.faults.failure(submission.name)
-        if failure is not None:
-            call = failure
         self._engine.append(self, self._item(call, needs, submission), demand)
 
     def _item(self, call: Callable[[], None] | None, needs: Sequence[Event], submission: Submission) -> Item:
