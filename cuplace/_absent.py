@@ -24,7 +24,6 @@ PLANNED = {
     "clear_caches": "",
     "random": "make random numbers with NumPy and place them with device_put",
     "debug": "",
-    "profile": "python -m cuplace demo shows a timeline of one run",
     "distributed": "one process drives all its devices",
 }
 

@@ -19,6 +19,7 @@ from cuplace.numpy import methods as _methods  # noqa: F401
 from cuplace.placement.mesh import Mesh
 from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import PartitionSpec as P
+from cuplace.profiling.profile import profile
 from cuplace.runtime.config import config
 from cuplace.runtime.context import default_device, make_mesh, set_mesh
 from cuplace.runtime.device import Device
@@ -66,6 +67,7 @@ __all__ = [
     "make_mesh",
     "process_count",
     "process_index",
+    "profile",
     "reshard",
     "set_mesh",
     "transfer_guard",

@@ -34,7 +34,7 @@ NUMPY = {
 PLANNED = {
     "memory", "map_shards", "memory_report", "free_unused", "live_arrays", "plan", "topology",
     "prefetch", "iter_host", "shard_map", "ShapeDtypeStruct", "eval_shape",
-    "clear_caches", "random", "debug", "profile", "distributed",
+    "clear_caches", "random", "debug", "distributed",
 }  # fmt: skip
 
 

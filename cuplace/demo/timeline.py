@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from cuplace.profiling.intervals import common, merged
 from cuplace.runtime.submission import Submission
 
 COMPUTE = "compute"
@@ -130,30 +131,10 @@ def overlap(spans: Sequence[Span]) -> Overlap:
     """
     computing = merged((span.start, span.end) for span in spans if span.lane == COMPUTE)
     transfers = [(span.start, span.end) for span in spans if span.lane == TRANSFER]
-    hidden = sum(_common(start, end, computing) for start, end in transfers)
+    hidden = sum(common(transfer, computing) for transfer in transfers)
     return Overlap(
         span=max(span.end for span in spans) - min(span.start for span in spans),
         serial=sum(span.end - span.start for span in spans),
         transfer=sum(end - start for start, end in transfers),
         hidden=hidden,
     )
-
-
-def merged(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The union of intervals, as disjoint ones in order.
-
-    Example:
-        >>> merged([(4, 5), (0, 2), (1, 3)])
-        [(0, 3), (4, 5)]
-    """
-    union: list[tuple[float, float]] = []
-    for start, end in sorted(intervals):
-        if union and start <= union[-1][1]:
-            union[-1] = (union[-1][0], max(union[-1][1], end))
-        else:
-            union.append((start, end))
-    return union
-
-
-def _common(start: float, end: float, union: Sequence[tuple[float, float]]) -> float:
-    return sum(max(0.0, min(end, stop) - max(start, begin)) for begin, stop in union)

@@ -1,0 +1,1 @@
+"""What ran when, and why not earlier: profiles of a program from its submission records."""

@@ -1,0 +1,105 @@
+"""Span: one piece of work in its lane, with the label of the data that it works on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from cuplace.runtime.submission import Submission
+
+COMPUTE = "compute"
+TRANSFER = "transfer"
+ARROW = " -> "
+
+
+class Lane(NamedTuple):
+    """A stream as it is drawn.
+
+    Attributes:
+        kind: `compute` or `transfer`.
+        name: the device that computes, or where a transfer comes from and goes to.
+        device: the number of the device at which it is drawn: that which computes, or receives.
+    """
+
+    kind: str
+    name: str
+    device: int
+
+
+class Span(NamedTuple):
+    """What one submission did.
+
+    Attributes:
+        lane: where.
+        label: the number of the data: of the call that brought the latest of it to the devices.
+        start, end: nanoseconds, as in the record.
+        record: the submission.
+    """
+
+    lane: Lane
+    label: int
+    start: float
+    end: float
+    record: Submission
+
+
+def spans_of(records: Sequence[Submission]) -> list[Span]:
+    """The spans of those records that have run, in their order."""
+    labels = labelled(records)
+    ids = {str(record.device): record.device.id for record in records}
+    return [
+        Span(_lane(record, ids), labels[record.id], record.start, record.end, record)
+        for record in records
+        if record.end and record.kind != "latch"
+    ]
+
+
+def _lane(record: Submission, ids: dict[str, int]) -> Lane:
+    device = record.device
+    if record.kind == "compute":
+        return Lane(COMPUTE, str(device), device.id)
+    name = record.stream.name
+    if ARROW not in name:
+        return Lane(TRANSFER, f"host{ARROW}{device}", device.id)
+    return Lane(TRANSFER, name, ids.get(name.partition(ARROW)[2], device.id))
+
+
+def lanes_of(spans: Sequence[Span]) -> list[Lane]:
+    """The lanes in the order in which they are drawn: what a device computes, then what it receives."""
+    return sorted({span.lane for span in spans}, key=lambda lane: (lane.device, lane.kind, lane.name))
+
+
+def calls_of(records: Sequence[Submission]) -> Iterator[list[Submission]]:
+    """The records of one call after the other: neighbours of one line that do the same on different streams."""
+    call: list[Submission] = []
+    streams: set[object] = set()
+    for record in records:
+        if call and (_what(record) != _what(call[0]) or record.stream in streams):
+            yield call
+            call, streams = [], set()
+        call.append(record)
+        streams.add(record.stream)
+    if call:
+        yield call
+
+
+def _what(record: Submission) -> tuple[object, ...]:
+    return record.kind, record.name, record.line
+
+
+def labelled(records: Sequence[Submission]) -> dict[int, int]:
+    """The label of each record, by its id: what reads nothing known brings new data, the rest works on what it reads.
+
+    In a pipeline it is the number of the microbatch, as far as parameters are older than all microbatches.
+    """
+    labels: dict[int, int] = {}
+    of_buffer: dict[int, int] = {}
+    fresh = 0
+    for call in calls_of(records):
+        found = [of_buffer[buffer] for record in call for buffer in record.reads if buffer in of_buffer]
+        label = max(found) if found else fresh
+        fresh += not found
+        for record in call:
+            labels[record.id] = label
+            of_buffer.update(dict.fromkeys(record.writes, label))
+    return labels
