@@ -25,7 +25,7 @@ class Marker:
         devices: how many; by default 8, or as many as the machine has.
         seeds: the test runs once with each.
         faults: arguments of ``cuplace.testing.faults``.
-        check_order: whether uses of memory that nothing orders are errors, on sim and cpu; by default on sim.
+        check_order: whether uses of memory that nothing orders are errors; by default on sim.
 
     Raises:
         MarkerError: a ValueError; something in it makes no sense.
@@ -77,7 +77,7 @@ class Marker:
         return (self.platform,) if isinstance(self.platform, str) else tuple(self.platform)
 
     def _setting(self, name: str, seed: int | None) -> Setting:
-        check_order = name == "sim" if self.check_order is None else self.check_order and name != "cuda"
+        check_order = name == "sim" if self.check_order is None else self.check_order
         devices = DEVICES if self.devices is None and self.machine is None else self.devices
         return Setting(name, devices, seed, self.machine, self.faults, check_order)
 

@@ -50,7 +50,7 @@ def test_a_marker_has_eight_devices_or_those_of_its_machine(arguments: dict[str,
     ("asked", "platform", "checked"),
     [
         (None, "sim", True), (None, "cpu", False), (True, "cpu", True), (False, "sim", False),
-        (True, "cuda", False), (None, "cuda", False),
+        (True, "cuda", True), (None, "cuda", False),
     ],
 )  # fmt: skip
 def test_order_is_checked_on_the_simulator_unless_the_marker_says_otherwise(
