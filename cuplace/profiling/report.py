@@ -26,10 +26,8 @@ def report_text(profile: Profile, width: int = 72) -> str:
     if not profile.spans:
         return f"Profile    {len(profile.records)} pieces of work, none of which has times on this platform"
     told = clock(profile.seconds)
-    lines = [
-        f"Profile    {len(profile.spans)} pieces of work on {_devices(profile.lanes)} in "
-        f"{told(profile.seconds * 1e9)}, {profile.clock}"
-    ]
+    work, devices = len(profile.spans), _devices(profile.lanes)
+    lines = [f"Profile    {work} pieces of work on {devices} in {told(profile.seconds * 1e9)}, {profile.clock}"]
     lines += _timeline(profile, width, told)
     lines += _transfers(profile, told)
     lines += _bubble(profile)
@@ -90,10 +88,9 @@ def _transfers(profile: Profile, told: Callable[[float], str]) -> list[str]:
     whole, hidden = profile.transfer_seconds * 1e9, profile.hidden_seconds * 1e9
     if not whole:
         return ["Transfers  none"]
-    return [
-        f"Transfers  {told(whole)}, of which {told(hidden)} ({hidden / whole:.0%}) hidden: a device computed "
-        f"meanwhile; {told(whole - hidden)} exposed"
-    ]
+    share, exposed = hidden / whole, told(whole - hidden)
+    text = f"{told(whole)}, of which {told(hidden)} ({share:.0%}) hidden: a device computed meanwhile; {exposed} exposed"
+    return [f"Transfers  {text}"]
 
 
 def _bubble(profile: Profile) -> list[str]:

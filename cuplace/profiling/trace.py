@@ -32,11 +32,12 @@ def trace_text(profile: Profile) -> str:
 
 def _names(threads: dict[Lane, int]) -> list[dict[str, Any]]:
     named = [_name("process_name", _HOST, 0, "host")]
-    for device in sorted({lane.device for lane in threads}):
-        named.append(_name("process_name", device, 0, f"device {device}"))
-    for lane, number in threads.items():
-        named.append(_name("thread_name", lane.device, number, "compute" if lane.kind == COMPUTE else lane.name))
-    return named
+    devices = sorted({lane.device for lane in threads})
+    named += [_name("process_name", device, 0, f"device {device}") for device in devices]
+    return named + [
+        _name("thread_name", lane.device, number, "compute" if lane.kind == COMPUTE else lane.name)
+        for lane, number in threads.items()
+    ]
 
 
 def _name(what: str, process: int, thread: int, name: str) -> dict[str, Any]:
