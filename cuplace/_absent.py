@@ -16,8 +16,6 @@ PLANNED = {
     "live_arrays": "",
     "plan": "",
     "topology": "",
-    "prefetch": "device_put does not wait for the copy, so put the next item ahead of its use",
-    "iter_host": "",
     "shard_map": "write the computation on whole arrays; cuplace.numpy runs it shard by shard",
     "ShapeDtypeStruct": "",
     "eval_shape": "",

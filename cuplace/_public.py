@@ -12,6 +12,8 @@ from cuplace.array.assemble import (
     make_array_from_process_local_data,
     make_array_from_single_device_arrays,
 )
+from cuplace.array.fetch import iter_host
+from cuplace.array.prefetch import prefetch
 from cuplace.array.put import block_until_ready, device_get, device_put
 from cuplace.array.reshard import reshard
 from cuplace.array.type import typeof
@@ -58,6 +60,7 @@ __all__ = [
     "device_get",
     "device_put",
     "devices",
+    "iter_host",
     "jit",
     "local_device_count",
     "local_devices",
@@ -65,6 +68,7 @@ __all__ = [
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
     "make_mesh",
+    "prefetch",
     "process_count",
     "process_index",
     "profile",

@@ -245,6 +245,23 @@ class TransferGuardError(RuntimeError):
         super().__init__(f"INVALID_ARGUMENT: Disallowed {name}: {what}\n{guard} is {level!r}. {instead}")
 
 
+class PieceBytesError(ValueError):
+    """An array is to be read in pieces that are smaller than its elements."""
+
+    def __init__(self, max_bytes: object, least: int) -> None:
+        super().__init__(
+            f"iter_host got max_bytes={max_bytes}, but three elements of the array take {least} bytes: one for the "
+            f"loop, one that comes next and one on its way.\nWrite max_bytes={least} or more."
+        )
+
+
+class PrefetchDepthError(ValueError):
+    """Less than one item is to be put ahead."""
+
+    def __init__(self, depth: object) -> None:
+        super().__init__(f"prefetch got depth={depth}; it puts at least 1 item ahead.\nWrite depth=2, or leave it out.")
+
+
 class OutOfMemoryError(MemoryError, RuntimeError):
     """A device has no memory left for an array, even after all dead blocks have come back."""
 

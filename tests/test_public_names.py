@@ -16,7 +16,7 @@ TOP = {
     "numpy", "lax", "errors", "tree", "make_array_from_callback", "make_array_from_single_device_arrays",
     "make_array_from_process_local_data", "check_order", "testing",
     "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
-    "transfer_guard_device_to_device", "transfer_guard_host_sync", "transfer_guard_host_bounce",
+    "transfer_guard_device_to_device", "transfer_guard_host_sync", "transfer_guard_host_bounce", "prefetch", "iter_host",
 }  # fmt: skip
 SHARDING = {
     "Mesh", "AbstractMesh", "AxisType", "Sharding", "NamedSharding", "SingleDeviceSharding", "PartitionSpec",
@@ -33,7 +33,7 @@ NUMPY = {
 }  # fmt: skip
 PLANNED = {
     "memory", "map_shards", "memory_report", "free_unused", "live_arrays", "plan", "topology",
-    "prefetch", "iter_host", "shard_map", "ShapeDtypeStruct", "eval_shape",
+    "shard_map", "ShapeDtypeStruct", "eval_shape",
     "clear_caches", "random", "debug", "distributed",
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from cuplace.array.shard import Shard
 from cuplace.errors import ArrayConstructorError, ItemAssignmentError, UnsizedError
 from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.runtime.caller import caller
-from cuplace.runtime.guard import SYNC, armed, judge
+from cuplace.runtime.guard import SYNC, TO_HOST, armed, judge
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
     from cuplace.runtime.device import Device
+    from cuplace.transfer.fetch import Fetching
 
 _new = object.__new__
 
@@ -55,7 +56,7 @@ class Array(metaclass=ArrayMeta):
     _buffers: list[Buffer]
     _key: OperandKey
     _origin: Line | None
-    _host: np.ndarray | None
+    _host: np.ndarray | Fetching | None
     _views: list[Array] | None
 
     __hash__ = None  # type: ignore[assignment]
@@ -248,11 +249,27 @@ class Array(metaclass=ArrayMeta):
         return buffers[0].device.scheduler.is_ready(buffers)
 
     def copy_to_host_async(self) -> None:
-        """Promise that the values will be read on the host.
+        """Let the values be copied to the host, and return at once; reading them later waits for less, or not at all.
 
-        Where the host reads the devices' memory in place, as on cpu and sim, there is nothing to copy ahead.
+        They arrive in pinned memory, which the array keeps. Where the host reads the device's memory in place, as on
+        cpu, there is nothing to copy.
+
+        Raises:
+            DeletedArrayError: a RuntimeError, where the array has been deleted.
+            TransferGuardError: a RuntimeError, where a guard forbids also explicit transfers to the host.
+
+        >>> import cuplace
+        >>> x = cuplace.device_put(1.5)
+        >>> x.copy_to_host_async()
+        >>> float(x)
+        1.5
         """
+        from cuplace.array.fetch import begin_reading
+
         self._live()
+        if armed:
+            judge(TO_HOST, True, lambda: f"aval={self.aval!r}, sharding={self.sharding}")
+        begin_reading((self,), caller())
 
     def is_deleted(self) -> bool:
         """Whether the array has been deleted or donated."""

@@ -48,9 +48,10 @@ def values_of(array: Array) -> np.ndarray:
     """
     buffers = array._live()
     host = array._host
-    if host is None:
-        type = array._key.type
-        host = array._host = gather_to_host(buffers, array._key.sharding, type.shape, type.dtype)
+    if type(host) is not np.ndarray:
+        of = array._key.type
+        fetched = None if host is None else host.buffers
+        host = array._host = gather_to_host(buffers, array._key.sharding, of.shape, of.dtype, fetched)
     return host
 
 

@@ -11,10 +11,10 @@ import numpy as np
 from cuplace.array.array import Array
 from cuplace.array.donation import check_sole_owner
 from cuplace.array.dtypes import narrow
+from cuplace.array.fetch import read_all
 from cuplace.array.host import read_host_value
-from cuplace.array.interop import values_of
 from cuplace.array.key import OperandKey
-from cuplace.array.pytree import broadcast_prefix, flatten, map_leaves, unflatten
+from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
 from cuplace.array.route import Route, host_key, route
 from cuplace.errors import DonateAliasError, DonateFlagError, InvalidTargetError, SpecWithoutMeshError
 from cuplace.placement.sharding import NamedSharding, Sharding, SingleDeviceSharding
@@ -25,7 +25,7 @@ from cuplace.runtime.device import Device
 from cuplace.runtime.guard import armed
 from cuplace.transfer.batch import Batch
 from cuplace.transfer.execute import move, upload
-from cuplace.transfer.guarded import judge_fetch, judge_move, judge_upload
+from cuplace.transfer.guarded import judge_move, judge_upload
 from cuplace.transfer.plan import plan_move
 
 _PLACES = frozenset({NamedSharding, SingleDeviceSharding, Device})
@@ -89,6 +89,8 @@ def device_put(
 def device_get(x: Any) -> Any:
     """The pytree `x` with each array in it as a read-only NumPy array; waits for them. Other leaves stay as they are.
 
+    All copies begin before any of them is waited for, as far as ``staging_bytes`` of host memory hold them.
+
     Raises:
         DeletedArrayError: a RuntimeError, for an array that has been deleted.
         TransferGuardError: a RuntimeError, where a guard forbids also explicit transfers to the host.
@@ -97,11 +99,9 @@ def device_get(x: Any) -> Any:
     >>> cuplace.device_get({"a": cuplace.device_put(1.5), "b": "text"})
     {'a': array(1.5, dtype=float32), 'b': 'text'}
     """
-    if armed:
-        for leaf in flatten(x)[0]:
-            if type(leaf) is Array:
-                judge_fetch(leaf.shape, leaf.dtype, leaf.sharding, True)
-    return map_leaves(lambda leaf: values_of(leaf) if type(leaf) is Array else leaf, x)
+    leaves, structure = flatten(x)
+    values = iter(read_all([leaf for leaf in leaves if type(leaf) is Array]))
+    return unflatten(structure, [next(values) if type(leaf) is Array else leaf for leaf in leaves])
 
 
 def put_unasked(value: Any, device: Any = None) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -65,6 +66,26 @@ class Box(NamedTuple):
     def slices(self) -> tuple[slice, ...]:
         """The index that picks this box out of the whole array."""
         return tuple(map(slice, self.start, self.stop))
+
+    def pieces(self, most: int) -> Iterator[Box]:
+        """The box in boxes of at most `most` indices (at least one), each contiguous in a C-ordered block of the box.
+
+        >>> list(Box((0, 0), (3, 4)).pieces(8))
+        [Box(start=(0, 0), stop=(2, 4)), Box(start=(2, 0), stop=(3, 4))]
+        """
+        if self.empty:
+            return
+        if self.size <= most or not self.start:
+            yield self
+            return
+        rows = most // (self.size // (self.stop[0] - self.start[0]))
+        if rows:
+            for first in range(self.start[0], self.stop[0], rows):
+                yield Box((first, *self.start[1:]), (min(first + rows, self.stop[0]), *self.stop[1:]))
+            return
+        for i in range(self.start[0], self.stop[0]):
+            for rest in Box(self.start[1:], self.stop[1:]).pieces(most):
+                yield Box((i, *rest.start), (i + 1, *rest.stop))
 
     def within(self, outer: Box) -> tuple[slice, ...]:
         """The index that picks this box out of a block that holds exactly the box `outer`.

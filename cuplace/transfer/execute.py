@@ -103,19 +103,28 @@ def upload(host: Host, sharding: Sharding, line: Line | None) -> list[Buffer]:
     return buffers
 
 
-def gather_to_host(buffers: Sequence[Buffer], sharding: Sharding, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Host:
+def gather_to_host(
+    buffers: Sequence[Buffer], sharding: Sharding, shape: tuple[int, ...], dtype: np.dtype[Any],
+    fetched: Sequence[Buffer | None] | None = None,
+) -> Host:  # fmt: skip
     """The whole array as a read-only NumPy array; waits for its shards.
 
     An array that some device holds whole is a view of that device's memory where the host can read it in place.
+
+    Args:
+        fetched: what `begin_fetches` gave for the first holder of each distinct box.
     """
     holders = sharding.layout(shape).holders
     scheduler = buffers[0].device.scheduler
+    sources = [buffers[shards[0]] for shards in holders.values()]
+    if fetched is not None:
+        sources = [there or here for here, there in zip(sources, fetched, strict=True)]
     if len(holders) == 1:
-        return scheduler.download(buffers[0])
-    scheduler.host_wait([buffers[shards[0]] for shards in holders.values()])
+        return scheduler.download(sources[0])
+    scheduler.host_wait(sources)
     host = np.empty(shape, dtype)
-    for box, shards in holders.items():
-        host[box.slices()] = scheduler.download(buffers[shards[0]])
+    for box, source in zip(holders, sources, strict=True):
+        host[box.slices()] = scheduler.download(source)
     host.flags.writeable = False
     return host
 

@@ -69,3 +69,13 @@ def test_a_box_whose_end_lies_before_its_start_is_empty():
 def test_boxes_of_different_rank_do_not_mix():
     with pytest.raises(ValueError):
         Box((0,), (1,)).shift((1, 1))
+
+
+@given(st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 5)), max_size=4), st.integers(1, 30))
+def test_pieces_are_contiguous_and_cover_a_box_in_order(dims, most):
+    box = Box(tuple([start for start, _ in dims]), tuple([start + size for start, size in dims]))
+    positions = np.arange(box.size).reshape(box.shape)
+    pieces = list(box.pieces(most))
+    assert all(0 < piece.size <= most for piece in pieces)
+    taken = [positions[piece.within(box)].ravel() for piece in pieces]
+    assert np.concatenate([np.arange(0), *taken]).tolist() == list(range(box.size))
