@@ -89,8 +89,8 @@ def _transfers(profile: Profile, told: Callable[[float], str]) -> list[str]:
     if not whole:
         return ["Transfers  none"]
     share, exposed = hidden / whole, told(whole - hidden)
-    text = f"{told(whole)}, of which {told(hidden)} ({share:.0%}) hidden: a device computed meanwhile; {exposed} exposed"
-    return [f"Transfers  {text}"]
+    text = f"{told(hidden)} ({share:.0%}) hidden: a device computed meanwhile; {exposed} exposed"
+    return [f"Transfers  {told(whole)}, of which {text}"]
 
 
 def _bubble(profile: Profile) -> list[str]:
