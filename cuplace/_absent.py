@@ -10,14 +10,12 @@ import sys
 
 PLANNED = {
     "memory": "the memory kinds of a device are not selectable yet",
-    "map_shards": "work on x.addressable_shards, or on whole arrays under jit",
     "memory_report": "the sum of x.nbytes over your arrays is a lower bound",
     "free_unused": "blocks are reused by later arrays of the same size",
     "live_arrays": "",
     "plan": "",
     "topology": "",
     "shard_map": "write the computation on whole arrays; cuplace.numpy runs it shard by shard",
-    "ShapeDtypeStruct": "",
     "eval_shape": "",
     "clear_caches": "",
     "random": "make random numbers with NumPy and place them with device_put",

@@ -16,6 +16,7 @@ from cuplace.array.fetch import iter_host
 from cuplace.array.prefetch import prefetch
 from cuplace.array.put import block_until_ready, device_get, device_put
 from cuplace.array.reshard import reshard
+from cuplace.array.struct import ShapeDtypeStruct
 from cuplace.array.type import typeof
 from cuplace.numpy import methods as _methods  # noqa: F401
 from cuplace.placement.mesh import Mesh
@@ -44,6 +45,7 @@ from cuplace.runtime.platform import (
     process_index,
 )
 from cuplace.staging.jit import jit
+from cuplace.staging.map_shards import map_shards
 
 __all__ = [
     "Array",
@@ -51,6 +53,7 @@ __all__ = [
     "Mesh",
     "NamedSharding",
     "P",
+    "ShapeDtypeStruct",
     "block_until_ready",
     "check_order",
     "config",
@@ -68,6 +71,7 @@ __all__ = [
     "make_array_from_process_local_data",
     "make_array_from_single_device_arrays",
     "make_mesh",
+    "map_shards",
     "prefetch",
     "process_count",
     "process_index",

@@ -567,6 +567,60 @@ class DLPackShardingError(BufferError):
         )
 
 
+class DLPackStreamError(BufferError):
+    """A DLPack capsule was asked for on a stream that the memory does not have."""
+
+    def __init__(self, stream: object, expected: str) -> None:
+        super().__init__(f"__dlpack__(stream={stream!r}): the stream must be {expected}.")
+
+
+class DLPackDeviceError(BufferError):
+    """A DLPack capsule was asked for on a device that the array is not on."""
+
+    def __init__(self, there: object, here: object) -> None:
+        super().__init__(
+            f"__dlpack__(dl_device={there}): the array is on {here}; (1, 0) is the host, (2, n) is GPU n.\n"
+            "Move it first, with device_put; only a copy on the host, (1, 0), is made on demand."
+        )
+
+
+class DLPackCopyError(BufferError):
+    """Memory was to be shared through DLPack without a copy, which is not possible."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"copy=False, but a copy is due: {reason}.")
+
+
+class DLPackProtocolError(TypeError):
+    """``from_dlpack`` got something that does not speak DLPack."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            "The array passed to from_dlpack must have __dlpack__ and __dlpack_device__ methods.\n"
+            f"It is of type {type(value)}. cuplace.numpy.asarray takes numbers and lists, too."
+        )
+
+
+class ForeignMemoryError(ValueError):
+    """An array of another library is on a GPU that no device of the platform is on."""
+
+    def __init__(self, gpu: int, present: list[int]) -> None:
+        super().__init__(
+            f"The array is on GPU {gpu}; the devices of this process are on {present}.\n"
+            "Copy it to one of these first, or let cuplace use more GPUs (num_devices, CUDA_VISIBLE_DEVICES)."
+        )
+
+
+class GpuArrayError(TypeError):
+    """An array on a GPU was given to a platform that has none."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"A value of type {type(value)} is on a GPU, and the devices of this process are not.\n"
+            "Give its values as a NumPy array, x.get() or cupy.asnumpy(x), or choose CUPLACE_PLATFORM=cuda."
+        )
+
+
 class StreamArgumentError(NotImplementedError):
     """``to_device`` was asked to use a stream of the caller."""
 
@@ -750,6 +804,24 @@ class NoContextMeshError(RuntimeError):
 
 class DonationError(RuntimeError):
     """A donated array is used a second time in the same call."""
+
+
+class KernelResultError(ValueError):
+    """A function given to map_shards returned something else than it should."""
+
+
+class KernelInsideJitError(TypeError):
+    """map_shards was called while a function is traced."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"map_shards calls {name} with the data of arrays; while a function is traced there are only types.\n"
+            "Call map_shards between jitted functions, not inside of one."
+        )
+
+
+class OutShapeError(TypeError):
+    """What map_shards was told of results (out_shape) is no array type, or nothing tells it."""
 
 
 class CarryTypeError(TypeError):

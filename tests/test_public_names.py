@@ -14,7 +14,7 @@ TOP = {
     "default_backend", "Mesh", "make_mesh", "set_mesh", "P", "NamedSharding", "Array", "Device", "config",
     "device_put", "device_get", "reshard", "jit", "typeof", "block_until_ready", "default_device", "sharding",
     "numpy", "lax", "errors", "tree", "make_array_from_callback", "make_array_from_single_device_arrays",
-    "make_array_from_process_local_data", "check_order", "testing",
+    "make_array_from_process_local_data", "check_order", "testing", "map_shards", "ShapeDtypeStruct",
     "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
     "transfer_guard_device_to_device", "transfer_guard_host_sync", "transfer_guard_host_bounce", "prefetch", "iter_host",
 }  # fmt: skip
@@ -23,7 +23,7 @@ SHARDING = {
     "get_mesh", "get_abstract_mesh",
 }  # fmt: skip
 NUMPY = {
-    "array", "asarray", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "zeros_like",
+    "array", "asarray", "from_dlpack", "zeros", "ones", "full", "empty", "arange", "linspace", "eye", "zeros_like",
     "ones_like", "full_like", "empty_like", "add", "subtract", "multiply", "divide",
     "floor_divide", "remainder", "power", "negative", "equal", "not_equal", "less", "less_equal",
     "greater", "greater_equal", "logical_and", "logical_or", "logical_not",
@@ -32,8 +32,8 @@ NUMPY = {
     "concatenate", "stack", "float32", "int32", "bfloat16", "bool_", "pi", "inf", "nan", "newaxis",
 }  # fmt: skip
 PLANNED = {
-    "memory", "map_shards", "memory_report", "free_unused", "live_arrays", "plan", "topology",
-    "shard_map", "ShapeDtypeStruct", "eval_shape",
+    "memory", "memory_report", "free_unused", "live_arrays", "plan", "topology",
+    "shard_map", "eval_shape",
     "clear_caches", "random", "debug", "distributed",
 }  # fmt: skip
 

@@ -296,10 +296,20 @@ class Array(metaclass=ArrayMeta):
         return interop.to_numpy(self, dtype, copy)
 
     def __dlpack__(self, **options: Any) -> Any:
-        return interop.to_dlpack(self, **options)
+        from cuplace.array.dlpack import to_dlpack
+
+        return to_dlpack(self, **options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return interop.dlpack_device(self)
+        from cuplace.array.dlpack import dlpack_device
+
+        return dlpack_device(self)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        from cuplace.array.dlpack import cuda_array_interface
+
+        return cuda_array_interface(self)
 
     def __float__(self) -> float:
         return float(interop.scalar(self))

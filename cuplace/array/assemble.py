@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cuplace.array.array import Array
+from cuplace.array.foreign import adopted
 from cuplace.array.host import read_host_value
 from cuplace.array.key import OperandKey, key_of
 from cuplace.array.put import device_put, put_unasked
@@ -27,8 +28,8 @@ def make_array_from_callback(
         shape: of the whole array.
         sharding: where to.
         data_callback: gets the index of a part in the whole array, a tuple of slices, and returns the part: a
-            NumPy array, a number, or an array. It is called once for each device, in mesh order; once in all where
-            every device holds the whole array.
+            NumPy or CuPy array, a number, or an array. A CuPy array on the GPU where it belongs is not copied. It is
+            called once for each device, in mesh order; once in all where every device holds the whole array.
         dtype: of the parts, as a check.
 
     Raises:
@@ -44,9 +45,11 @@ def make_array_from_callback(
     """
     layout = _layout(sharding, shape)
     if sharding.is_fully_replicated:
-        parts = [_read_part(data_callback(layout.indices[0]))] * sharding.num_devices
+        part = _read_part(data_callback(layout.indices[0]), sharding.flat_devices)
+        parts = [part] * sharding.num_devices
     else:
-        parts = [_read_part(data_callback(index)) for index in layout.indices]
+        places = zip(layout.indices, sharding.flat_devices, strict=True)
+        parts = [_read_part(data_callback(index), (device,)) for index, device in places]
     if dtype is not None and np.dtype(dtype) != parts[0].dtype:
         raise AssemblyError(
             "If `dtype` is provided to `jax.make_array_from_callback`, it must match the dtype of the addressable "
@@ -58,7 +61,7 @@ def make_array_from_callback(
 
 
 def make_array_from_single_device_arrays(
-    shape: Sequence[int], sharding: Sharding, arrays: Sequence[Array], *, dtype: Any = None
+    shape: Sequence[int], sharding: Sharding, arrays: Sequence[Any], *, dtype: Any = None
 ) -> Array:
     """An array committed to `sharding` over the memory of one array on each of its devices; nothing is copied.
 
@@ -67,7 +70,8 @@ def make_array_from_single_device_arrays(
     Args:
         shape: of the whole array.
         sharding: where the arrays are.
-        arrays: a list or tuple with one array for each device, in any order.
+        arrays: a list or tuple with one array for each device, in any order. CuPy arrays are taken as `device_put`
+            takes them; where several devices are on one GPU, those on it belong to these devices in their order.
         dtype: of the arrays, as a check.
 
     Raises:
@@ -83,6 +87,7 @@ def make_array_from_single_device_arrays(
     True
     """
     layout = _layout(sharding, shape)
+    arrays = _with_adopted(arrays, sharding)
     _check_arrays(arrays)
     if len(arrays) != sharding.num_devices:
         raise AssemblyError(
@@ -132,8 +137,26 @@ def _joined(parts: Sequence[Array], key: OperandKey) -> Array:
     return array
 
 
-def _read_part(part: Any) -> Any:
-    return part if type(part) is Array else read_host_value(part)[0]
+def _read_part(part: Any, devices: Sequence[Device]) -> Any:
+    if type(part) is Array:
+        return part
+    mine = adopted(part, devices)
+    return read_host_value(part)[0] if mine is None else mine
+
+
+def _with_adopted(arrays: Any, sharding: Sharding) -> Any:
+    """The arrays, with those on GPUs that somebody else made adopted on devices that have none yet."""
+    if not isinstance(arrays, list | tuple):
+        return arrays
+    taken = {device for array in arrays if type(array) is Array for device in array.sharding.flat_devices}
+    found = []
+    for array in arrays:
+        free = [device for device in sharding.flat_devices if device not in taken]
+        mine = array if type(array) is Array else adopted(array, free)
+        if mine is not None:
+            taken |= mine.sharding.device_set
+        found.append(array if mine is None else mine)
+    return found
 
 
 def _layout(sharding: Any, shape: Sequence[int]) -> Layout:

@@ -240,8 +240,16 @@ def narrow(array: np.ndarray) -> np.ndarray:
         return array
     if dtype.kind in "iu" and array.size:
         _check_range(array, target)
-    _warn_narrowing(dtype, target)
+    _warn_narrowing(dtype, target, "NumPy values")
     return array.astype(target)
+
+
+def narrowed(dtype: np.dtype) -> np.dtype:
+    """The dtype that values on a GPU are cast to before arrays hold them. Warns as `narrow` does."""
+    target = canonicalize(dtype)
+    if target != dtype:
+        _warn_narrowing(dtype, target, "Values")
+    return target
 
 
 def _check_range(array: np.ndarray, target: np.dtype) -> None:
@@ -256,14 +264,14 @@ def _check_range(array: np.ndarray, target: np.dtype) -> None:
         )
 
 
-def _warn_narrowing(dtype: np.dtype, target: np.dtype) -> None:
+def _warn_narrowing(dtype: np.dtype, target: np.dtype, what: str) -> None:
     line = caller()
     site = ("", 0, 0) if line is None else (line.code.co_filename, line.code.co_firstlineno, line.instruction)
     if site in _warned:
         return
     _warned.add(site)
     warn_caller(
-        f"NumPy values of dtype {dtype.name} are narrowed to {target.name}, since 64-bit types are off. Turn them "
+        f"{what} of dtype {dtype.name} are narrowed to {target.name}, since 64-bit types are off. Turn them "
         f"on with config.update('enable_x64', True), or pass {target.name} values. (Told once for this line.)",
         errors.NarrowingWarning,
     )

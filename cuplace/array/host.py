@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuplace.array.dtypes import narrow, scalar_type
-from cuplace.errors import InvalidValueError, MaskedArrayError, NotAnArrayError
+from cuplace.errors import GpuArrayError, InvalidValueError, MaskedArrayError, NotAnArrayError
 
 
 def read_host_value(value: Any) -> tuple[np.ndarray, bool]:
@@ -17,6 +17,7 @@ def read_host_value(value: Any) -> tuple[np.ndarray, bool]:
 
     Raises:
         NotAnArrayError, InvalidValueError: TypeErrors, for strings and for what is no number and has no dtype.
+        GpuArrayError: a TypeError, for arrays on a GPU.
         DtypeError: a TypeError, for objects, strings, dates and foreign byte orders in NumPy arrays.
         MaskedArrayError: a ValueError, for NumPy's masked arrays.
         IntegerRangeError: an OverflowError, for integers that the type does not hold.
@@ -30,4 +31,6 @@ def read_host_value(value: Any) -> tuple[np.ndarray, bool]:
     if isinstance(value, bool | int | float | complex):
         dtype, weak_type = scalar_type(value)
         return np.array(value, dtype=dtype), weak_type
+    if hasattr(value, "__cuda_array_interface__"):
+        raise GpuArrayError(value)
     raise InvalidValueError(value)

@@ -1,4 +1,4 @@
-"""Arrays as NumPy arrays, Python numbers, DLPack capsules and pickles: all that reads values on the host."""
+"""Arrays as NumPy arrays, Python numbers and pickles: all that reads values on the host."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from cuplace.errors import (
-    DLPackShardingError,
     IndexConversionError,
     ScalarConversionError,
     StreamArgumentError,
@@ -24,8 +23,6 @@ from cuplace.transfer.guarded import judge_fetch, judge_upload
 if TYPE_CHECKING:
     from cuplace.array.array import Array
     from cuplace.placement.sharding import Sharding
-
-_DLPACK_CPU = 1
 
 
 def host_value(array: Array) -> np.ndarray:
@@ -114,39 +111,6 @@ def to_device(array: Array, device: Any, stream: None) -> Array:
 
     moved: Array = device_put(array, device)
     return moved
-
-
-def to_dlpack(
-    array: Array,
-    *,
-    stream: Any = None,
-    max_version: tuple[int, int] | None = None,
-    dl_device: tuple[int, int] | None = None,
-    copy: bool | None = None,
-) -> Any:
-    """A DLPack capsule of the values in host memory.
-
-    A consumer that knows DLPack 1.0 gets a read-only view where the host reads the device's memory in place. For
-    older ones, which cannot be told that memory is read-only, the values are copied.
-
-    Raises:
-        BufferError: the array lies on several devices, or a copy is due and ``copy=False``.
-    """
-    dlpack_device(array)
-    host = host_value(array)
-    understands_read_only = max_version is not None and max_version[0] >= 1
-    if copy is None and not understands_read_only:
-        host = np.array(host)
-    return host.__dlpack__(max_version=max_version, dl_device=dl_device, copy=copy)
-
-
-def dlpack_device(array: Array) -> tuple[int, int]:
-    """DLPack's name of where the capsule's memory is. Raises DLPackShardingError for several devices."""
-    devices = array._key.sharding.num_devices
-    if devices > 1:
-        raise DLPackShardingError(devices)
-    array._live()
-    return _DLPACK_CPU, 0
 
 
 def pickled(array: Array) -> tuple[np.ndarray, bool, Sharding | None]:

@@ -12,6 +12,7 @@ from cuplace.array.array import Array
 from cuplace.array.donation import check_sole_owner
 from cuplace.array.dtypes import narrow
 from cuplace.array.fetch import read_all
+from cuplace.array.foreign import adopted, devices_of, shared
 from cuplace.array.host import read_host_value
 from cuplace.array.key import OperandKey
 from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
@@ -46,24 +47,29 @@ def device_put(
     """`x` placed on a device or over the devices of a sharding. Never waits for device work.
 
     Args:
-        x: an array, a NumPy array, a number, or a pytree of these.
+        x: an array, a NumPy or CuPy array (or another one on a GPU with DLPack's methods), a number, or a pytree of
+            these.
         device: where to: a Sharding, a Device, a PartitionSpec (read on the mesh that `set_mesh` set), None, or a
             pytree of these that is a prefix of `x`. The result is committed there. Without a target an array comes
-            back as it is, and a value from the host becomes an uncommitted array on the default device.
+            back as it is, a value from the host becomes an uncommitted array on the default device, and a CuPy array
+            an uncommitted one where it lies.
         src: accepted for JAX's sake, and ignored.
         donate: consume the arrays in `x`: they are deleted at once, and their memory is reused or freed as soon as
             the moves are done. With ``'strict'`` an error tells what else holds the memory, before anything
-            changes. Values from the host are not affected. May be a pytree prefix of `x`.
-        may_alias: False forces new memory where the data is in place already; a pytree prefix of `x`.
+            changes. Values of other libraries are not affected. May be a pytree prefix of `x`.
+        may_alias: False forces new memory where the data is in place already; True shares the memory of a NumPy array
+            where a device can use it, on the platforms cpu and sim. A pytree prefix of `x`.
 
     Returns:
-        An array, or a pytree of arrays like `x`. A value from the host is taken as of the call.
+        An array, or a pytree of arrays like `x`. A value from the host is taken as of the call. A CuPy array is taken
+        as of what its current stream has been given so far, and is not copied on its own GPU: from then on the memory
+        is the array's, too, and must not be written to.
 
     Raises:
         InvalidTargetError, SpecWithoutMeshError, TreePrefixError: ValueErrors, for a bad target.
         RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
-        NotAnArrayError, InvalidValueError, DtypeError: TypeErrors, for what cannot become an array.
-        MaskedArrayError, DonateAliasError, DonateFlagError, ForeignPlatformError: ValueErrors.
+        NotAnArrayError, InvalidValueError, GpuArrayError, DtypeError: TypeErrors, for what cannot become an array.
+        MaskedArrayError, DonateAliasError, DonateFlagError, ForeignPlatformError, ForeignMemoryError: ValueErrors.
         IntegerRangeError: an OverflowError, for integers that 32 bits do not hold.
         DeletedArrayError, StrictDonationError, TransferGuardError: RuntimeErrors.
         All leaves are checked before anything is moved.
@@ -203,6 +209,11 @@ def _prepared(value: Any, target: Any, donate: Any, may_alias: Any, explicit: bo
     if donate and may_alias:
         raise DonateAliasError()
     place = read_target(target)
+    if getattr(type(value), "_is_tracer", False):
+        return Put(value, place, donate)
+    mine = None if type(value) is Array else _mine(value, place, may_alias)
+    if mine is not None:
+        value, donate = mine, False
     if type(value) is Array:
         value._live()
         if donate == "strict":
@@ -211,13 +222,18 @@ def _prepared(value: Any, target: Any, donate: Any, may_alias: Any, explicit: bo
         if armed and found.plan is not None:
             judge_move(value.aval, found.plan, explicit)
         return Put(value, found, donate)
-    if getattr(type(value), "_is_tracer", False):
-        return Put(value, place, donate)
     values, weak_type = read_host_value(value)
     key = host_key(values.shape, values.dtype, weak_type, place)
     if armed:
         judge_upload(key.type.unplaced(), key.sharding, explicit)
     return Put(values, key, donate)
+
+
+def _mine(value: Any, place: Sharding | Device | None, may_alias: Any) -> Array | None:
+    """An array over a value's own memory, where that is on a GPU, or may be shared; else None."""
+    if isinstance(value, np.ndarray):
+        return shared(narrow(value), place, place is not None) if may_alias and type(value) is np.ndarray else None
+    return None if isinstance(value, np.generic | bool | int | float | complex) else adopted(value, devices_of(place))
 
 
 def _stay(array: Array, may_alias: Any) -> Route:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cuplace.array.array import Array
+from cuplace.array.foreign import adopted
 from cuplace.array.host import read_host_value
 from cuplace.array.put import Put, put_all
 from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
@@ -34,7 +35,7 @@ def reshard(x: Any, out_shardings: Any) -> Any:
     """`x` laid out anew over the devices it is committed to; committed to the new layout. Never waits for devices.
 
     Args:
-        x: an array, a NumPy array, a number, or a pytree of these. What is uncommitted is placed on the mesh.
+        x: an array, a NumPy or CuPy array, a number, or a pytree of these. What is uncommitted is placed on the mesh.
         out_shardings: a NamedSharding over the same devices in the same order, a PartitionSpec (read on the mesh
             that `set_mesh` set), or a pytree of these that is a prefix of `x`.
 
@@ -87,6 +88,9 @@ def _prepared(value: Any, target: NamedSharding) -> Put:
     """Check one leaf, and say how it is laid out anew."""
     if getattr(type(value), "_is_tracer", False):
         return _Staged(value, target)
+    if type(value) is not Array:
+        mine = adopted(value, target.flat_devices)
+        value = value if mine is None else mine
     if type(value) is not Array:
         values, weak_type = read_host_value(value)
         sharding = _full_rank(target, values.shape)

@@ -18,7 +18,7 @@ from numpy import complexfloating, dtype, floating, generic, inexact, integer, n
 
 from cuplace.array.array import Array as ndarray
 from cuplace.numpy import methods as _methods  # noqa: F401  # attaches operators to arrays
-from cuplace.numpy.conversion import array, asarray
+from cuplace.numpy.conversion import array, asarray, from_dlpack
 from cuplace.numpy.creation import (
     arange,
     empty,
@@ -283,6 +283,7 @@ __all__ = [
     "floating",
     "floor",
     "floor_divide",
+    "from_dlpack",
     "full",
     "full_like",
     "generic",

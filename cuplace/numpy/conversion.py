@@ -10,18 +10,21 @@ import numpy as np
 from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.array import Array
-from cuplace.array.put import put_unasked
+from cuplace.array.foreign import adopted, devices_of, duplicate, is_foreign, shared
+from cuplace.array.put import device_put, put_unasked, read_target
 from cuplace.numpy.promotion import cast
 from cuplace.numpy.shaping import astype, copy, reshape, stack
 from cuplace.ops.convert import convert
 from cuplace.ops.elementwise import COPY
 from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import PartitionSpec
-from cuplace.runtime.context import context_mesh
+from cuplace.runtime.caller import caller
+from cuplace.runtime.context import context_mesh, current_default_device
 from cuplace.staging.eager import eager
 from cuplace.staging.trace import bind, lift, tracing
 
 SCALARS = (bool, int, float, complex)
+_HOST_TYPES = (*SCALARS, np.generic, np.ndarray, list, tuple, range)
 
 
 @eager("asarray", static=("dtype",), device="device")
@@ -77,11 +80,58 @@ def asarray(
     return _converted(a, wanted, bool(copy), 0, device)
 
 
+def from_dlpack(x: Any, /, *, device: Any = None, copy: bool | None = None) -> Array:
+    """An array over the memory of another library's array, committed to the device that it lies on.
+
+    Nothing is waited for: the array holds what has been enqueued for `x` so far. The memory is shared from then on, so
+    `x` must not be written to any more. What is not dense, 64-bit types while these are off, and memory of the host
+    where the devices are GPUs, are copied.
+
+    Args:
+        x: of NumPy, CuPy, PyTorch or another library that has DLPack's methods.
+        device: a device or sharding that the array is moved to.
+        copy: True copies in any case; with False it is an error where a copy is due.
+
+    Raises:
+        DLPackProtocolError: a TypeError, for what has no such methods.
+        DLPackCopyError: a BufferError; a copy is due, and ``copy=False``.
+        and what ``device_put`` raises.
+
+    Example:
+        >>> from_dlpack(np.arange(3, dtype="int32"))
+        Array([0, 1, 2], dtype=int32)
+    """
+    if not (hasattr(x, "__dlpack__") and hasattr(x, "__dlpack_device__")):
+        raise errors.DLPackProtocolError(x)
+    target = read_target(device)
+    if type(x) is Array:
+        array, is_copy = x, False
+    else:
+        found = adopted(x, devices_of(target), True)
+        array = _from_host_memory(x, target) if found is None else found
+        is_copy = not is_foreign(array)
+    result: Array = array if target is None else device_put(array, target)
+    is_copy |= result._live()[0] is not array._live()[0]
+    if copy is False and is_copy:
+        raise errors.DLPackCopyError("the memory cannot be used where it is, as it is")
+    if copy is not True or is_copy:
+        return result
+    line = caller()
+    return Array._make([duplicate(buffer, result.dtype, line) for buffer in result._live()], result._key, line)
+
+
+def _from_host_memory(x: Any, target: Any) -> Array:
+    values = dtypes.narrow(np.from_dlpack(x))
+    found = shared(values, target, True)
+    return device_put(values, target or current_default_device()) if found is None else found
+
+
 def _converted(value: Any, dtype: np.dtype | None, copied: bool, ndmin: int, device: Any) -> Array:
     if value is None:
         raise errors.NoValueError("None is not a valid value for jnp.array")
-    if isinstance(value, Array):
-        out = _from_array(value, dtype, copied, device)
+    mine = value if isinstance(value, Array) else None if isinstance(value, _HOST_TYPES) else adopted(value)
+    if mine is not None:
+        out = _from_array(mine, dtype, copied, device)
     elif isinstance(value, list | tuple) and any(isinstance(leaf, Array) for leaf in _leaves(value)):
         out = stack([_converted(part, dtype, False, 0, None) for part in value], dtype=dtype)
         out = out if device is None and not out.weak_type else _placed(out, out.dtype, device=device)

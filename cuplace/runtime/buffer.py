@@ -91,6 +91,37 @@ class Export:
         self.__del__ = exports.pop
 
 
+class Loan:
+    """A use of a buffer's memory by work of the user's, on a stream of the user's, that ends when this object dies.
+
+    It is the owner of what the user gets, so that the memory outlives every view of it. As with buffers, the end is
+    only noted, and a door records it on the stream.
+    """
+
+    __slots__ = ("buffer", "__del__")
+
+    __del__: Callable[[], object]
+
+    def __init__(self, buffer: Buffer, stream: Stream) -> None:
+        self.buffer = buffer
+        end = partial(buffer.block.bury, Returned(buffer, stream))
+        with _exporting:
+            exports = buffer.exports = buffer.exports or []
+        exports += [None]
+        self.__del__ = end
+
+
+class Returned(Uses):
+    """What a loan leaves behind: the buffer, and the stream that may still have work on it; None once that is known."""
+
+    __slots__ = ("buffer", "stream")
+
+    def __init__(self, buffer: Buffer, stream: Stream) -> None:
+        super().__init__(buffer.block)
+        self.buffer = buffer
+        self.stream: Stream | None = stream
+
+
 def export(buffer: Buffer, host: np.ndarray) -> np.ndarray:
     """A read-only NumPy view of ``host`` (the host's view of ``buffer``) that keeps it alive.
 

@@ -34,7 +34,7 @@ Parked = tuple["Block", "list[Event]"]
 """A dead block, and the events of its last use that were not complete when somebody looked."""
 
 Graveyard = deque["Uses"]
-"""The last uses of buffers that died, until a door of the scheduler takes their blocks in."""
+"""The last uses of buffers that died, and loans that ended, until a door of the scheduler takes them in."""
 
 
 class Block:
@@ -148,12 +148,25 @@ class Arena:
 
 
 class ForeignArena(Arena):
-    """Memory of somebody else: parked like ours while work is unfinished, then simply forgotten."""
+    """Memory that did not come from our pools: parked like ours while work is unfinished, then simply forgotten.
 
-    def adopt(self, owner: Any) -> Block:
-        return Block(self, owner, 0, (), None)
+    With a ``home`` it was made there for us by a function of the user's, and counts as ours; else it is the user's.
+    """
+
+    def adopt(self, array: Any) -> Block:
+        """A block over the memory of an array."""
+        if self.home is None:
+            return Block(self, array, 0, (), None)
+        block = Block(self, array, int(array.nbytes), array.shape, array.dtype)
+        self.live.add(block)
+        memory = self.memory
+        memory.in_use += block.nbytes
+        memory.peak = max(memory.peak, memory.in_use)
+        return block
 
     def free(self, block: Block) -> None:
+        self.live.discard(block)
+        self.memory.in_use -= block.nbytes
         block.storage = None
 
     def holds(self, block: Block) -> bool:
@@ -164,7 +177,8 @@ class DeviceMemory:
     """The arenas of one memory of a device, their limit and their counters (all in bytes).
 
     ``graveyard`` and ``parking`` are shared by the devices of a platform; ``parking`` are the memories that have
-    parked blocks at present. A call of the device's own memory gives its memory of another kind.
+    parked blocks at present. ``foreign`` is memory of the user's, ``returned`` what functions of the user's made on
+    the compute stream. A call of the device's own memory gives its memory of another kind.
 
     Attributes:
         device: whose memory it is.
@@ -193,6 +207,7 @@ class DeviceMemory:
         self.memory_waits = 0
         self.arenas = {COMPUTE: Arena(self, COMPUTE, self.compute), TRANSFER: Arena(self, TRANSFER, None)}
         self.foreign = ForeignArena(self, "foreign", None)
+        self.returned = ForeignArena(self, "returned", self.compute)
 
     def __call__(self, kind: str) -> DeviceMemory:
         """The device's memory of a kind.
@@ -284,7 +299,7 @@ class DeviceMemory:
 
     def recount(self) -> None:
         """Put right what an interrupt has left wrong: blocks that nobody holds, and the count of bytes."""
-        arenas = self.arenas.values()
+        arenas = self._counted()
         for arena in arenas:
             arena.take_in_lost()
         self.in_use = self.parked_bytes + sum(block.nbytes for arena in arenas for block in arena.live)
@@ -341,7 +356,7 @@ class DeviceMemory:
 
     def _wait_for_oldest(self) -> None:
         """Wait for the parked block of ours whose last use was enqueued first."""
-        parked = [parked for arena in self.arenas.values() for parked in list(arena.parked)]
+        parked = [parked for arena in self._counted() for parked in list(arena.parked)]
         self._wait_for(sorted(parked, key=_age)[:1])
 
     def _wait_for(self, blocks: Sequence[Parked]) -> None:
@@ -351,11 +366,14 @@ class DeviceMemory:
         self.collect()
 
     def _all(self) -> tuple[Arena, ...]:
-        return (*self.arenas.values(), self.foreign)
+        return (*self._counted(), self.foreign)
+
+    def _counted(self) -> tuple[Arena, ...]:
+        return (*self.arenas.values(), self.returned)
 
     def out_of_memory(self, nbytes: int, what: str, limit: int | None = None) -> errors.OutOfMemoryError:
         """The error that says that there are no ``nbytes`` for ``what``, with a table of the largest live buffers."""
-        live = sorted((block for arena in self.arenas.values() for block in arena.live), key=lambda b: -b.nbytes)
+        live = sorted((block for arena in self._counted() for block in arena.live), key=lambda b: -b.nbytes)
         rows = [(block.nbytes, f"{block.dtype}{list(block.shape)}") for block in live[:8]]
         return errors.OutOfMemoryError(self.name, nbytes, what, self.in_use, limit, rows)
 

@@ -26,11 +26,11 @@ import numpy as np
 
 from cuplace import errors
 from cuplace.runtime.backends.interrupts import Uninterrupted
-from cuplace.runtime.buffer import Buffer, export
+from cuplace.runtime.buffer import Buffer, Loan, Returned, export
 from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.faults import NO_FAULTS
-from cuplace.runtime.memory import COMPUTE, TRANSFER, Graveyard, Uses
+from cuplace.runtime.memory import COMPUTE, TRANSFER, ForeignArena, Graveyard, Uses
 from cuplace.runtime.submission import (
     RUN_AHEAD_WAIT,
     VALUE_WAIT,
@@ -121,7 +121,7 @@ class Scheduler:
         nobody views it, and no other stream is still to read it, so that nothing waits because of that."""
         with self.lock:
             return not any(
-                buffer.exports or buffer.block.arena is buffer.device.memory.foreign or _has_readers(buffer)
+                buffer.exports or isinstance(buffer.block.arena, ForeignArena) or _has_readers(buffer)
                 for buffer in buffers
             )
 
@@ -145,6 +145,8 @@ class Scheduler:
                     block.arena.release(block, (*uses.writes, *uses.reads.values()))
                 elif uses.writes:
                     block.arena.release(block, uses.writes)
+                elif type(uses) is Returned:
+                    self._take_back(uses)
                 else:
                     block.arena.free(block)
                 uses = None
@@ -152,6 +154,18 @@ class Scheduler:
             if uses is not None and uses.block.arena.holds(uses.block):
                 graveyard.append(uses)
             raise
+
+    def _take_back(self, returned: Returned) -> None:
+        """The end of a loan: the buffer is free for others after what is on the borrower's stream by now."""
+        with Uninterrupted():
+            buffer, stream = returned.buffer, returned.stream
+            if stream is not None:
+                event = stream.record(_next_id())
+                if event is not None:
+                    _note_read(buffer, stream, event)
+                assert isinstance(buffer.exports, list)
+                buffer.exports.pop()
+                returned.stream = None
 
     # ------------------------------------------------------------------ submit
 
@@ -354,6 +368,11 @@ class Scheduler:
         query = self.backend.query
         return all(event.done or query(event) for buffer in buffers for event in buffer.writes)
 
+    def failure(self, buffers: Iterable[Buffer]) -> BaseException | None:
+        """The error of work that should write ``buffers``, where it is known already. Never waits."""
+        events = [event for buffer in buffers for event in buffer.writes]
+        return next((event.error for event in events if event.error is not None), None)
+
     def download(self, buffer: Buffer) -> np.ndarray[Any, Any]:
         """The values of ``buffer`` as a read-only NumPy array; waits for them.
 
@@ -396,12 +415,15 @@ class Scheduler:
     # ------------------------------------------------------------------ foreign memory and streams
 
     def adopt(self, array: Any, device: Device, stream: Stream | None = None) -> Buffer:
-        """A buffer over memory that somebody else owns, as of what ``stream`` (theirs) has enqueued so far.
+        """A buffer over memory that somebody else allocated, as of what ``stream`` has enqueued so far.
 
-        Without a stream the memory is taken to be complete. The owner is kept alive as long as work needs it.
+        Without a stream the memory is taken to be complete. The owner is kept alive as long as work needs it. Memory
+        that was made on the device's own compute stream is ours from now on, and is given back in its order.
         """
         with self.lock:
-            buffer = Buffer(device, device.memory.foreign.adopt(array), array, int(array.nbytes))
+            memory = device.memory
+            arena = memory.returned if stream is device.compute else memory.foreign
+            buffer = Buffer(device, arena.adopt(array), array, int(array.nbytes))
             if stream is not None:
                 event = stream.record(_next_id())
                 buffer.writes = () if event is None else (event,)
@@ -422,11 +444,7 @@ class Scheduler:
             yield buffer.array
             return
         with self.lock:
-            for event in buffer.writes:
-                if event.done and event.error is not None:
-                    raise event.error
-                if event.stream is not stream:
-                    stream.wait(event)
+            self._wait_for_writes(buffer, stream)
         try:
             yield buffer.array
         finally:
@@ -434,6 +452,27 @@ class Scheduler:
                 last = stream.record(_next_id())
                 if last is not None:
                     _note_read(buffer, stream, last)
+
+    def lend_out(self, buffer: Buffer, waits: Stream | None, ends: Stream) -> Loan:
+        """Lend ``buffer``'s memory until the loan that is returned dies, at any moment and in any thread.
+
+        The stream ``waits`` waits for the writes (None: the borrower sees to it); the use counts as a read that ends
+        with what is on the stream ``ends`` by the time that a door learns of the loan's death.
+
+        Raises:
+            The original error of the work that should have written the buffer, where it is known to have failed.
+        """
+        with self.lock:
+            if waits is not None:
+                self._wait_for_writes(buffer, waits)
+            return Loan(buffer, ends)
+
+    def _wait_for_writes(self, buffer: Buffer, stream: Stream) -> None:
+        for event in buffer.writes:
+            if event.done and event.error is not None:
+                raise event.error
+            if event.stream is not stream:
+                stream.wait(event)
 
     def forget(self) -> None:
         """Make every door raise ForkedProcessError: this process was forked from the one that used the devices."""

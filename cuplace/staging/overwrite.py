@@ -85,7 +85,7 @@ def _write_over(
     for donor in donors:
         donor._consume("donated", line)
     for k, i in pairs.items():
-        free = _count_holders(sources[i]) == _ALONE * len(sources[i]) and scheduler.may_overwrite(sources[i])
+        free = count_holders(sources[i]) == ALONE * len(sources[i]) and scheduler.may_overwrite(sources[i])
         fresh[k] = list(sources[i]) if free else new(k)
     writes = [fresh[k] for k in range(len(step.writes))]
     launches = [
@@ -101,12 +101,13 @@ def _write_over(
         environment[place] = fresh[k]
 
 
-def _count_holders(buffers: Sequence[Any]) -> int:
+def count_holders(buffers: Sequence[Any]) -> int:
+    """How many references there are to some buffers; to see whether anything else holds them."""
     return sum(map(sys.getrefcount, buffers))
 
 
-_ALONE = _count_holders([object()])
-"""What `_count_holders` finds for one object that nothing but the list holds."""
+ALONE = count_holders([object()])
+"""What `count_holders` finds for one object that nothing but the list holds."""
 
 
 def _kind(buffers: Sequence[Buffer]) -> tuple[Any, ...]:

@@ -119,31 +119,6 @@ def test_the_elements_of_a_replicated_array_stay_where_it_is(platform):
     assert [e.committed for e in device_put(numbers(2))] == [False, False]
 
 
-def test_dlpack(platform):
-    at = places(platform)
-    x = device_put(numbers(4), platform.devices[1])
-    assert x.__dlpack_device__() == (1, 0)
-    view = np.from_dlpack(x)
-    assert not view.flags.writeable
-    np.testing.assert_array_equal(view, numbers(4))
-    for y in (device_put(numbers(8), on(at.full, "x")), device_put(numbers(8), on(at.full))):
-        with pytest.raises(BufferError, match="over 8 devices"):
-            np.from_dlpack(y)
-
-    class OldConsumer:
-        """Knows no flag for read-only memory, so it must get a copy."""
-
-        def __dlpack__(self, **options):
-            return x.__dlpack__()
-
-        def __dlpack_device__(self):
-            return x.__dlpack_device__()
-
-    copied = np.from_dlpack(OldConsumer())
-    assert copied.ctypes.data != view.ctypes.data
-    np.testing.assert_array_equal(copied, numbers(4))
-
-
 def test_pickling_keeps_the_place(platform):
     at = places(platform)
     for sharding in (on(at.full, "x"), on(at.reverse, "x"), SingleDeviceSharding(platform.devices[3])):

@@ -110,6 +110,34 @@ class StoragePool(Protocol):
         """Return unused storage to the system; the number of bytes returned."""
 
 
+class Exchange(Protocol):
+    """How memory that NumPy cannot reach is shared with other libraries, without copies."""
+
+    def gpu(self, value: Any) -> int | None:
+        """The GPU that an object's memory is on; None where it is no such memory."""
+
+    def take(self, value: Any, device: Device) -> tuple[Any, Any]:
+        """An array of ``xp`` over the memory of such an object on the GPU of ``device``, and the stream on which all
+        that was enqueued for it so far has its end; None where it is complete."""
+
+    def stream(self, device: Device, handle: int | None = None) -> Any:
+        """The user's stream with this handle on the GPU of ``device``; without one, the current one. It records and
+        waits as streams do, and nothing of ours is enqueued on it."""
+
+    def view(self, array: Any, device: Device, owner: Any) -> Any:
+        """Another array over the same memory of ``device``, which keeps ``owner`` alive."""
+
+    def capsule(self, view: Any, versioned: bool, copied: bool) -> Any:
+        """A DLPack capsule of an array; ``copied`` says that its memory is the receiver's alone."""
+
+    def interface(self, view: Any, stream: Stream) -> dict[str, Any]:
+        """What ``__cuda_array_interface__`` says of an array that work on ``stream`` may use."""
+
+    def own(self, result: Any, device: Device, inputs: list[Any]) -> Any:
+        """What a function of the user's returned, dense and in memory that is none of the inputs'; None where it is
+        no array of ``xp``. Raises KernelResultError where it is on another GPU."""
+
+
 class Backend(Protocol):
     """One kind of machine.
 
@@ -117,6 +145,7 @@ class Backend(Protocol):
         name: the platform's name (``cpu``, ``sim``, ``cuda``).
         device_platform: what ``Device.platform`` says (``cpu``, ``sim``, ``gpu``).
         xp: the array module that work is written against.
+        exchange: how memory is shared with other libraries; None where NumPy reaches it.
         device_class: the class name that ``repr(device)`` shows (``CpuDevice``).
         device_kind: what ``Device.device_kind`` says.
         topology: how copies travel between its GPUs.
@@ -130,6 +159,9 @@ class Backend(Protocol):
 
     @property
     def topology(self) -> Topology: ...
+
+    @property
+    def exchange(self) -> Exchange | None: ...
 
     def device_count(self, requested: int | None) -> int:
         """How many devices to offer when ``requested`` are asked for (None: the natural number)."""

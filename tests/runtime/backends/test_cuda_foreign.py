@@ -36,7 +36,7 @@ def test_our_work_comes_after_what_the_user_enqueued(cuda: Platform, kind: str) 
         mine = cupy.asarray(VALUES)
         for _ in range(5):
             mine *= 2
-        buffer = cuda.scheduler.adopt(mine, device, backend.foreign_stream(device))
+        buffer = cuda.scheduler.adopt(mine, device, backend.exchange.stream(device))
         moved = move(buffer, other)
         result = compute(ADD_ONE, buffer)
         np.testing.assert_array_equal(read(result), VALUES * 32 + 1)
@@ -52,7 +52,7 @@ def test_the_users_work_comes_after_ours_and_before_what_overwrites(cuda: Platfo
     backend: Any = cuda.backend
     buffer = compute(ADD_ONE, put(device, VALUES))
     with cupy.cuda.Device(device.gpu), user_stream(kind) as stream:
-        with cuda.scheduler.lend(buffer, backend.foreign_stream(device)) as array:
+        with cuda.scheduler.lend(buffer, backend.exchange.stream(device)) as array:
             mine = array * 3
         cuda.scheduler.upload(buffer, VALUES * 0)
         del array, buffer
@@ -69,9 +69,9 @@ def test_a_handle_is_a_stream_whoever_asks(cuda: Platform) -> None:
     backend: Any = cuda.backend
     with cupy.cuda.Device(0):
         stream = cupy.cuda.Stream()
-    first, second = (backend.foreign_stream(device, stream.ptr) for _ in range(2))
+    first, second = (backend.exchange.stream(device, stream.ptr) for _ in range(2))
     assert first == second
-    assert len({first, second, backend.foreign_stream(device, 0), backend.foreign_stream(other, 0)}) == 3
+    assert len({first, second, backend.exchange.stream(device, 0), backend.exchange.stream(other, 0)}) == 3
     assert first.name == f"gpu:0 stream {stream.ptr:#x}"
 
 
@@ -80,7 +80,7 @@ def test_reads_of_one_stream_are_noted_once(cuda: Platform) -> None:
     backend: Any = cuda.backend
     buffer = put(device, VALUES)
     for _ in range(10):
-        with cuda.scheduler.lend(buffer, backend.foreign_stream(device, 0)):
+        with cuda.scheduler.lend(buffer, backend.exchange.stream(device, 0)):
             pass
     assert buffer.reads is not None
     assert len(buffer.reads) == 1
@@ -91,10 +91,10 @@ def test_a_destroyed_stream_says_nothing_about_a_new_one_with_its_handle(cuda: P
     """Its events stay its own: that a later stream is through does not make earlier work complete."""
     device = cuda.devices[0]
     backend: Any = cuda.backend
-    stream = backend.foreign_stream(device, device.download.lane.ptr)
+    stream = backend.exchange.stream(device, device.download.lane.ptr)
     latch = cuda.scheduler.hold(device.download)
     earlier = stream.record(1)
-    later = backend.foreign_stream(device, device.upload.lane.ptr)
+    later = backend.exchange.stream(device, device.upload.lane.ptr)
     later.handle = stream.handle
     assert stream == later
     event = later.record(2)
@@ -111,7 +111,7 @@ def test_leaving_the_block_with_an_error_notes_the_use_all_the_same(cuda: Platfo
     buffer = put(device, VALUES)
     with (
         contextlib.suppress(KeyError),
-        cuda.scheduler.lend(buffer, backend.foreign_stream(device, 0)),
+        cuda.scheduler.lend(buffer, backend.exchange.stream(device, 0)),
     ):
         raise KeyError
     assert buffer.reads is not None

@@ -121,8 +121,8 @@ def hold(platform: Platform) -> None:
 def adopt_and_lend(platform: Platform) -> None:
     device = platform.devices[2]
     backend: Any = platform.backend
-    buffer = platform.scheduler.adopt(foreign_array(device, VALUES), device, backend.foreign_stream(device))
-    with platform.scheduler.lend(buffer, backend.foreign_stream(device)):
+    buffer = platform.scheduler.adopt(foreign_array(device, VALUES), device, backend.exchange.stream(device))
+    with platform.scheduler.lend(buffer, backend.exchange.stream(device)):
         pass
 
 

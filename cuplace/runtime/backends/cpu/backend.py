@@ -24,6 +24,7 @@ class CpuBackend:
     device_kind = "cpu"
     xp = np
     topology = HOST
+    exchange = None
 
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self._pool = Pool(jitter, workers)

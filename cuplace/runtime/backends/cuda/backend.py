@@ -7,7 +7,6 @@ import threading
 import time
 from typing import Any
 
-import cupy
 import numpy as np
 import numpy.typing as npt
 from cupy.cuda import runtime
@@ -18,7 +17,7 @@ from cuplace.runtime.backends.base import Event
 from cuplace.runtime.backends.cpu.storage import BlockCache, HostBlock
 from cuplace.runtime.backends.cuda import kernels, lane
 from cuplace.runtime.backends.cuda.copies import LocalMover, Mover, PeerMover, SlowMover, StagedMover
-from cuplace.runtime.backends.cuda.foreign import ForeignStream
+from cuplace.runtime.backends.cuda.exchange import CudaExchange
 from cuplace.runtime.backends.cuda.gpu import MOST_STREAMS, Gpu
 from cuplace.runtime.backends.cuda.host import HostCopies
 from cuplace.runtime.backends.cuda.host_moves import HostMover
@@ -49,6 +48,7 @@ class CudaBackend:
         ring: the pinned memory that copies pass through.
         links: how pairs of GPUs reach each other.
         topology: the same, as plans see it.
+        exchange: how memory is shared with other libraries.
     """
 
     name = "cuda"
@@ -66,6 +66,7 @@ class CudaBackend:
         self.ring = PinnedRing(config.staging_bytes, self._pin, self._unpin, lane.query, lane.synchronize)
         self._host = HostCopies(self.ring)
         self._pins = PinnedPool(self._pin, self._unpin)
+        self.exchange = CudaExchange(self._gpu)
         self._latches = Latches(self._pin, self._unpin)
         self.links = Links(self._host)
         self.topology = self.links.topology
@@ -115,13 +116,6 @@ class CudaBackend:
         if slowdown > 1.0:
             mover = SlowMover(mover, (slowdown - 1.0) / self.topology.link(device.gpu, peer.gpu).most)
         return self._stream(device, role, name, out, home, mover)
-
-    def foreign_stream(self, device: Device, handle: int | None = None) -> ForeignStream:
-        """The user's stream with this handle; without one, what is current in CuPy on the device's GPU."""
-        gpu = self._gpu(device)
-        if handle is None:
-            handle = int(cupy.cuda.get_current_stream(gpu.ordinal).ptr)
-        return ForeignStream(device, gpu, handle)
 
     def storage(self, device: Device, arena: str) -> CudaPool:
         if arena == COMPUTE:

@@ -16,9 +16,13 @@ class ForeignStream:
     """A stream that somebody else made, on a device of ours; also the null stream (handle 0 or 1) and the one of the
     thread (handle 2), which mean those of the device. Equal handles are the same stream."""
 
-    __slots__ = ("_lane", "device", "handle", "home", "name", "role")
+    __slots__ = ("_lane", "_owner", "device", "handle", "home", "name", "role")
 
-    def __init__(self, device: Device, gpu: Gpu, handle: int) -> None:
+    path = None  # nothing of ours travels on it
+
+    def __init__(self, device: Device, gpu: Gpu, handle: int, owner: object = None) -> None:
+        """``owner`` is what destroys the stream when it dies, where it is known: it is kept alive."""
+        self._owner = owner
         self.device = device
         self.role = "foreign"
         self.name = f"{device} stream {handle:#x}"

@@ -38,6 +38,7 @@ class SimBackend:
     device_class = "SimDevice"
     device_kind = "sim"
     xp = np
+    exchange = None
 
     def __init__(self, seed: int = 0, eagerness: float | None = None, machine: Machine | None = None) -> None:
         self._chosen = machine
