@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from cuplace import errors, lax, numpy, sharding, testing, tree
+    from cuplace import errors, lax, memory, numpy, sharding, testing, tree
     from cuplace._public import (
         Array,
         Device,
@@ -88,6 +88,7 @@ __all__ = [
     "make_array_from_single_device_arrays",
     "make_mesh",
     "map_shards",
+    "memory",
     "numpy",
     "prefetch",
     "process_count",
@@ -107,7 +108,7 @@ __all__ = [
     "typeof",
 ]
 
-_MODULES = ("errors", "lax", "numpy", "sharding", "testing", "tree")
+_MODULES = ("errors", "lax", "memory", "numpy", "sharding", "testing", "tree")
 
 
 def __getattr__(name: str) -> object:

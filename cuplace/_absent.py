@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 
 PLANNED = {
-    "memory": "the memory kinds of a device are not selectable yet",
     "memory_report": "the sum of x.nbytes over your arrays is a lower bound",
     "free_unused": "blocks are reused by later arrays of the same size",
     "live_arrays": "",

@@ -375,7 +375,7 @@ class InvalidTargetError(ValueError):
             "`jax.device_put` only accepts `None`, `jax.sharding.Sharding`, `jax.Device`, `Format`, "
             f"`jax.memory.Space` or a pytree of these values. Received invalid value: {target}\n"
             f"It has the type {type(target).__name__}. Write for example device_put(x, cuplace.devices()[0]) or "
-            "device_put(x, NamedSharding(mesh, P('x'))); cuplace takes no Format and no memory Space."
+            "device_put(x, NamedSharding(mesh, P('x'))); cuplace takes no Format, and no Space.Any."
         )
 
 

@@ -18,10 +18,11 @@ from cuplace.array.key import OperandKey
 from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
 from cuplace.array.route import Route, host_key, route
 from cuplace.errors import DonateAliasError, DonateFlagError, InvalidTargetError, SpecWithoutMeshError
+from cuplace.placement.memory_space import MemorySpace
 from cuplace.placement.sharding import NamedSharding, Sharding, SingleDeviceSharding
 from cuplace.placement.spec import PartitionSpec
 from cuplace.runtime.caller import Line, caller
-from cuplace.runtime.context import context_mesh
+from cuplace.runtime.context import context_mesh, current_default_device
 from cuplace.runtime.device import Device
 from cuplace.runtime.guard import armed
 from cuplace.transfer.batch import Batch
@@ -33,7 +34,7 @@ _PLACES = frozenset({NamedSharding, SingleDeviceSharding, Device})
 _LEAVES = frozenset({Array, np.ndarray, bool, int, float, complex})
 _TREES = (tuple, list, dict)
 
-staged_put: Callable[[Any, Sharding | Device | None, bool | str], Any] | None = None
+staged_put: Callable[[Any, Sharding | Device | MemorySpace | None, bool | str], Any] | None = None
 """``staged_put(tracer, target, donate)`` stands for `device_put` of a value that is being traced.
 
 The staging floor sets it. The target is one that `device_put` accepted, a bare PartitionSpec already read on the
@@ -49,10 +50,11 @@ def device_put(
     Args:
         x: an array, a NumPy or CuPy array (or another one on a GPU with DLPack's methods), a number, or a pytree of
             these.
-        device: where to: a Sharding, a Device, a PartitionSpec (read on the mesh that `set_mesh` set), None, or a
-            pytree of these that is a prefix of `x`. The result is committed there. Without a target an array comes
-            back as it is, a value from the host becomes an uncommitted array on the default device, and a CuPy array
-            an uncommitted one where it lies.
+        device: where to: a Sharding, a Device, a PartitionSpec (read on the mesh that `set_mesh` set), a memory
+            space (`cuplace.memory.Space`: the same place in memory of the device or of the host), None, or a pytree
+            of these that is a prefix of `x`. The result is committed there. Without a target an array comes back as
+            it is, a value from the host becomes an uncommitted array on the default device, and a CuPy array an
+            uncommitted one where it lies.
         src: accepted for JAX's sake, and ignored.
         donate: consume the arrays in `x`: they are deleted at once, and their memory is reused or freed as soon as
             the moves are done. With ``'strict'`` an error tells what else holds the memory, before anything
@@ -171,7 +173,7 @@ class Put:
     """One leaf, checked, and what will be done with it: a route for arrays, a key for values from the host."""
 
     value: Any
-    how: Route | OperandKey | Sharding | Device | None
+    how: Route | OperandKey | Sharding | Device | MemorySpace | None
     donate: bool | str = False
 
     @property
@@ -208,12 +210,15 @@ def _prepared(value: Any, target: Any, donate: Any, may_alias: Any, explicit: bo
         raise DonateFlagError(donate)
     if donate and may_alias:
         raise DonateAliasError()
-    place = read_target(target)
+    space = target if isinstance(target, MemorySpace) else None
+    place = None if space is not None else read_target(target)
     if getattr(type(value), "_is_tracer", False):
-        return Put(value, place, donate)
+        return Put(value, place if space is None else _checked(space), donate)
     mine = None if type(value) is Array else _mine(value, place, may_alias)
     if mine is not None:
         value, donate = mine, False
+    if space is not None:
+        place = _in_space(value, _checked(space))
     if type(value) is Array:
         value._live()
         if donate == "strict":
@@ -234,6 +239,23 @@ def _mine(value: Any, place: Sharding | Device | None, may_alias: Any) -> Array 
     if isinstance(value, np.ndarray):
         return shared(narrow(value), place, place is not None) if may_alias and type(value) is np.ndarray else None
     return None if isinstance(value, np.generic | bool | int | float | complex) else adopted(value, devices_of(place))
+
+
+def _checked(space: MemorySpace) -> MemorySpace:
+    """Raises InvalidTargetError, a ValueError, for ``Space.Any``."""
+    if space.kind is None:
+        raise InvalidTargetError(space)
+    return space
+
+
+def _in_space(value: Any, space: MemorySpace) -> Sharding:
+    """The place of a value in a memory space: where it is, or where `device_put` without a target puts it."""
+    kind, mesh = space.kind, context_mesh()
+    if type(value) is Array:
+        return value.sharding.with_memory_kind(kind)
+    if mesh is not None:
+        return NamedSharding(mesh, PartitionSpec(), kind)
+    return SingleDeviceSharding(current_default_device(), memory_kind=kind)
 
 
 def _stay(array: Array, may_alias: Any) -> Route:

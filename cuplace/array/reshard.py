@@ -34,6 +34,8 @@ staged_reshard: Callable[[Any, NamedSharding], Any] | None = None
 def reshard(x: Any, out_shardings: Any) -> Any:
     """`x` laid out anew over the devices it is committed to; committed to the new layout. Never waits for devices.
 
+    The kind of memory stays what it is, whatever the target says; `device_put` changes it.
+
     Args:
         x: an array, a NumPy or CuPy array, a number, or a pytree of these. What is uncommitted is placed on the mesh.
         out_shardings: a NamedSharding over the same devices in the same order, a PartitionSpec (read on the mesh
@@ -99,7 +101,7 @@ def _prepared(value: Any, target: NamedSharding) -> Put:
             judge_upload(key.type.unplaced(), sharding, False)
         return Put(values, key)
     value._live()
-    sharding = _full_rank(target, value.shape)
+    sharding = _full_rank(target, value.shape).with_memory_kind(value.sharding.memory_kind)
     if value.committed and value.sharding.flat_devices != sharding.flat_devices:
         raise IncompatibleDevicesError(_incompatible_text(value, sharding))
     found = route(value._key, sharding)
@@ -114,7 +116,7 @@ def _prepared(value: Any, target: NamedSharding) -> Put:
 
 def _full_rank(target: NamedSharding, shape: tuple[int, ...]) -> NamedSharding:
     check_fit(target, shape)
-    return NamedSharding(target.mesh, target.spec.padded(len(shape)), target.memory_kind)
+    return NamedSharding(target.mesh, target.spec.padded(len(shape)))
 
 
 def _incompatible_text(array: Array, target: NamedSharding) -> str:

@@ -11,10 +11,11 @@ from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.placement.abstract_mesh import AbstractMesh
 from cuplace.placement.axes import AxisType
+from cuplace.placement.memory_space import DEVICE, MemorySpace, space_of
 from cuplace.placement.spec import UNCONSTRAINED, PartitionSpec
 from cuplace.placement.value import Interner, Value
 
-DEFAULT_MEMORY = "device"
+DEFAULT_MEMORY = DEVICE
 
 
 @final
@@ -74,6 +75,11 @@ class ArrayType(Value):
     @property
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
+
+    @property
+    def memory_space(self) -> MemorySpace:
+        """Whether it is memory of the device, or of the host."""
+        return space_of(self.memory_kind)
 
     def update(self, **changes: Any) -> ArrayType:
         """The same type with some attributes changed."""

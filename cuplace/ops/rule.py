@@ -21,6 +21,7 @@ from cuplace.array.type import ArrayType, describe_shape, explicit_entry, explic
 from cuplace.ops.factors import Factor, Factors, Kind, Problem
 from cuplace.placement.abstract_mesh import AbstractMesh
 from cuplace.placement.axes import AxisType
+from cuplace.placement.memory_space import DEVICE
 from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import PartitionSpec
 
@@ -148,19 +149,24 @@ def _has_explicit(mesh: AbstractMesh) -> bool:
 
 
 def common_memory_kind(name: str, types: Sequence[ArrayType]) -> str:
-    """The one memory kind of an operation's operands; scalars made on the way do not count.
+    """The one memory kind of an operation's operands. Operands without dimensions have no say where others have one;
+    among themselves those in host memory decide.
 
     Raises:
         MemorySpaceError: the kinds differ.
     """
-    for other in types[1:]:
-        if other.memory_kind != types[0].memory_kind:
+    deciding = [t for t in types if t.shape]
+    for other in deciding[1:]:
+        if other.memory_kind != deciding[0].memory_kind:
             raise errors.MemorySpaceError(
                 f"memory_space of all inputs passed to `{name}` must be the same. Got one operand with "
-                f"type: {types[0]} and another operand with type: {other}\n"
-                "Move one of them first, with device_put and a sharding of the other's memory kind."
+                f"type: {deciding[0]} and another operand with type: {other}\n"
+                f"One is in memory of kind {deciding[0].memory_kind}, the other in {other.memory_kind}. Move one of "
+                "them first: y = device_put(y, y.sharding.with_memory_kind(x.sharding.memory_kind))"
             )
-    return types[0].memory_kind if types else "device"
+    if deciding:
+        return deciding[0].memory_kind
+    return next((t.memory_kind for t in types if t.memory_kind != DEVICE), DEVICE)
 
 
 def resolve(

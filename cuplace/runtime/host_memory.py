@@ -41,6 +41,11 @@ class HostMemory(DeviceMemory):
         return self.device.host
 
     @property
+    def home(self) -> None:
+        # The pinned memory of all devices is one pool: what comes back may go out to any strand.
+        return None
+
+    @property
     def upload(self) -> Stream:
         return self.device.host
 

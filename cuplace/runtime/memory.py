@@ -205,7 +205,7 @@ class DeviceMemory:
         self.parked = 0
         self.parked_bytes = 0
         self.memory_waits = 0
-        self.arenas = {COMPUTE: Arena(self, COMPUTE, self.compute), TRANSFER: Arena(self, TRANSFER, None)}
+        self.arenas = {COMPUTE: Arena(self, COMPUTE, self.home), TRANSFER: Arena(self, TRANSFER, None)}
         self.foreign = ForeignArena(self, "foreign", None)
         self.returned = ForeignArena(self, "returned", self.compute)
 
@@ -237,6 +237,11 @@ class DeviceMemory:
     @property
     def compute(self) -> Stream:
         """The stream that computes on it."""
+        return self.device.compute
+
+    @property
+    def home(self) -> Stream | None:
+        """The stream in whose order blocks of the compute arena are reused, where they are."""
         return self.device.compute
 
     @property

@@ -114,14 +114,21 @@ def check_fit(what: str, path: str, sharding: Sharding | None, type: ArrayType) 
 
 
 def check_argument(sharding: Sharding | None, key: Any) -> None:
-    """Check that a committed argument is where ``in_shardings`` wants it.
+    """Check that an argument is in the memory, and a committed one is where ``in_shardings`` wants it.
 
     Raises:
         ArgumentShardingError: a ValueError.
     """
-    if sharding is None or type(key) is not OperandKey or not key.committed:
+    if sharding is None or type(key) is not OperandKey:
         return
-    if not key.sharding.is_equivalent_to(sharding, key.type.ndim):
+    asked, own = sharding.memory_kind, key.sharding.memory_kind
+    if asked != own:
+        raise errors.ArgumentShardingError(
+            "Memory kinds passed to jax.jit does not match memory kind on the respective arg. Got jit memory kind: "
+            f"{asked}, arg memory kind: {own} for arg type: {key.type}\nMove the argument first, with "
+            f"device_put(x, x.sharding.with_memory_kind({asked!r}))."
+        )
+    if key.committed and not key.sharding.is_equivalent_to(sharding, key.type.ndim):
         raise errors.ArgumentShardingError(
             f"Sharding passed to jit does not match the sharding on the respective arg. Got jit sharding: {sharding},\n"
             f"arg sharding: {key.sharding} for arg type: {key.type}\n"

@@ -11,6 +11,7 @@ import numpy as np
 from cuplace.array.array import Array
 from cuplace.array.key import OperandKey
 from cuplace.placement.commitment import Conflict, governing
+from cuplace.placement.memory_space import DEVICE
 from cuplace.placement.mesh import Mesh
 from cuplace.placement.sharding import NamedSharding, Sharding, SingleDeviceSharding
 from cuplace.placement.spec import PartitionSpec
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from cuplace.placement.mesh import AbstractMesh
     from cuplace.runtime.context import ContextKey
     from cuplace.runtime.device import Device
+    from cuplace.runtime.host_memory import HostMemory
     from cuplace.staging.operand import Key
     from cuplace.staging.program import Program
 
@@ -81,11 +83,15 @@ class Home:
             return self.mesh
         return Mesh(_grid(self.devices, mesh.axis_sizes), mesh.axis_names, mesh.axis_types)
 
-    def replicated(self, ndim: int) -> Sharding:
-        """Whole arrays on each device."""
+    def replicated(self, ndim: int, kind: str = DEVICE) -> Sharding:
+        """Whole arrays on each device, in memory of a kind."""
         if self.mesh is None:
-            return self.sharding
-        return NamedSharding(self.mesh, PartitionSpec().padded(ndim), self.sharding.memory_kind)
+            return self.sharding.with_memory_kind(kind)
+        return NamedSharding(self.mesh, PartitionSpec().padded(ndim), kind)
+
+    def places(self, kind: str) -> list[Device | HostMemory]:
+        """Where work on memory of a kind is done, in mesh order."""
+        return [device.place(kind) for device in self.devices]
 
 
 def find_home(call: Call) -> Home:

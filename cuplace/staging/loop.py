@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cuplace.placement.memory_space import DEVICE
 from cuplace.placement.sharding import NamedSharding, Sharding
 from cuplace.placement.spec import PartitionSpec
 from cuplace.runtime.task import NOTHING, Cost
@@ -62,6 +63,12 @@ class LoopPlan:
         return value
 
     @property
+    def kinds(self) -> set[str]:
+        """The kinds of memory that the body computes on, if it is local work and nothing else."""
+        step = self.segment_step
+        return set() if step is None else {step.devices[0].memory.kind}
+
+    @property
     def segment_step(self) -> SegmentStep | None:
         """The only step, where the body is local work and nothing else."""
         if len(self.steps) == 1 and type(self.steps[0]) is SegmentStep:
@@ -85,7 +92,7 @@ def lower_loop(outer: Lowering, equation: Equation, args: list[Value]) -> list[V
     plan = LoopPlan(outer, program, consts, carry, elements)
     outs = _outer_values(outer, plan, num_carry, params["length"])
     operands = [*consts, *carry, *inputs]
-    if plan.segment_step is None and plan.steps:
+    if (plan.segment_step is None and plan.steps) or len(plan.kinds.union(v.kind for v in (*operands, *outs))) > 1:
         return _emit_step(outer, plan, operands, outs, num_consts, params)
     return _emit_local(outer, plan, operands, outs, num_consts, params)
 
@@ -94,7 +101,7 @@ def _typed(outer: Lowering, type: Any, value: Value) -> Sharding:
     """The sharding that a carry has in every iteration."""
     if outer.home.single or type.mesh is None:
         return value.sharding
-    return NamedSharding(outer.home.concrete(type.mesh), type.spec)
+    return NamedSharding(outer.home.concrete(type.mesh), type.spec, type.memory_kind)
 
 
 def _whole_leading(outer: Lowering, value: Value) -> Value:
@@ -129,10 +136,10 @@ def _emit_step(
 ) -> list[Value]:
     num_carry = params["num_carry"]
     level = outer.level(operands)
-    slices = [Made(v.place, v.local_shape, v.dtype) for v in plan.elements]
+    slices = [Made.of(v) for v in plan.elements]
     carried = [(inner.place, out.place) for inner, out in zip(plan.outputs, outs[:num_carry], strict=False)]
     stacked = [
-        (inner.place, Made(out.place, out.local_shape, out.dtype))
+        (inner.place, Made.of(out))
         for inner, out in zip(plan.outputs[num_carry:], outs[num_carry:], strict=True)
     ]
     step = LoopStep(
@@ -159,7 +166,8 @@ def _emit_local(
     ]  # fmt: skip
     length = params["length"]
     seconds, cost = (step.tasks[0].seconds, step.tasks[0].cost) if step is not None else (0.0, NOTHING)
-    outer.emit(variants, level, length * seconds, Cost(length * cost.flops, length * cost.bytes), library=True)
+    kind = outs[0].kind if outs else DEVICE
+    outer.emit(variants, (level, kind), length * seconds, Cost(length * cost.flops, length * cost.bytes), library=True)
     outs = [out.update(level=level) for out in outs]
     for out in outs:
         outer.note_made(out)

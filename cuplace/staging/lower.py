@@ -35,6 +35,10 @@ Variants = Sequence[LocalOp]
 """One operation on all devices: one element where they all do the same, else one for each."""
 
 
+_Where = tuple[int, str]
+"""What goes into one submission: the work of a level, on memory of a kind."""
+
+
 class Lowering:
     """The base of both kinds of lowering: what is common to one device and to many."""
 
@@ -45,11 +49,11 @@ class Lowering:
         self.values: dict[Var, Value] = {}
         self.slots: dict[tuple[int, np.dtype], tuple[int, Callable[[Any], Any]]] = {}
         self.number_kinds: dict[int, type] = {}
-        self._ops: dict[int, list[Variants]] = {}
+        self._ops: dict[_Where, list[Variants]] = {}
         self._between: dict[int, list[Step]] = {}
-        self._seconds: dict[int, float] = {}
-        self._costs: dict[int, Cost] = {}
-        self._with_library: set[int] = set()
+        self._seconds: dict[_Where, float] = {}
+        self._costs: dict[_Where, Cost] = {}
+        self._with_library: set[_Where] = set()
         self._level_of: dict[int, int] = {}
         self._made: dict[int, Value] = {}
 
@@ -117,18 +121,19 @@ class Lowering:
         types = tuple([ArrayType(s, a.dtype) for a, s in zip(args, shapes, strict=True)])
         cost = op.cost(types, OutType(shape, out.dtype), each[0])
         seconds = max(cost.bytes / BYTES_PER_SECOND, cost.flops / FLOPS_PER_SECOND)
-        self.emit(variants, level, seconds + CALL_SECONDS, cost, op.library)
+        self.emit(variants, (level, out.kind), seconds + CALL_SECONDS, cost, op.library)
         made = out.update(place=place, level=level, number=None)
         self._made[place] = made
         return made
 
-    def emit(self, variants: Variants, level: int, seconds: float, cost: Cost, library: bool = False) -> None:
-        """Add an operation to a level; ``library``: it may call a library that runs threads of its own."""
-        self._ops.setdefault(level, []).append(variants)
-        self._seconds[level] = self._seconds.get(level, 0.0) + seconds
-        self._costs[level] = self._costs.get(level, NOTHING) + cost
+    def emit(self, variants: Variants, where: _Where, seconds: float, cost: Cost, library: bool = False) -> None:
+        """Add an operation to a level, on memory of a kind; ``library``: it may call a library that runs threads of its
+        own."""
+        self._ops.setdefault(where, []).append(variants)
+        self._seconds[where] = self._seconds.get(where, 0.0) + seconds
+        self._costs[where] = self._costs.get(where, NOTHING) + cost
         if library:
-            self._with_library.add(level)
+            self._with_library.add(where)
 
     def note_made(self, value: Value) -> None:
         """Remember a value that an emitted operation makes."""
@@ -163,7 +168,7 @@ class Lowering:
     def _equation(self, equation: Equation) -> list[Value]:
         args = [self.of(atom) for atom in equation.ins]
         if equation.op is PUT:
-            return [self.laid_out(args[0], equation.params["sharding"])]
+            return [self._put(args[0], equation.params["sharding"], equation.params["kind"])]
         if equation.op is SCAN:
             return lower_loop(self, equation, args)
         if equation.op is CONVERT and args[0].number is None and args[0].dtype == equation.params["dtype"]:
@@ -172,6 +177,12 @@ class Lowering:
             of = equation.outs[0].type
             return [args[0].update(dtype=of.dtype, weak_type=of.weak_type)]
         return [self.operation(equation, args)]
+
+    def _put(self, value: Value, sharding: Sharding | None, kind: str) -> Value:
+        if sharding is None:
+            value = self.settle(self.array(value))
+            sharding = value.sharding.with_memory_kind(kind)
+        return self.laid_out(value, sharding)
 
     def operation(self, equation: Equation, args: list[Value]) -> Value:
         """Lower an equation of an op record."""
@@ -187,7 +198,7 @@ class Lowering:
 
     def input_anywhere(self, type: ArrayType, settle: Callable[[int, Sharding], None]) -> Value:
         """An array that comes in under the sharding that ``settle`` is told, with the array's place."""
-        value = self.input(type, self.home.replicated(len(type.shape)))
+        value = self.input(type, self.home.replicated(len(type.shape), type.memory_kind))
         settle(value.place, value.sharding)
         return value
 
@@ -200,23 +211,23 @@ class Lowering:
     def steps(self, outputs: Sequence[Value]) -> list[Step]:
         """Everything emitted, in order; ``outputs`` are needed after it."""
         kept = {value.place for value in outputs}
-        levels = sorted({INPUT_LEVEL, *self._ops, *self._between})
+        levels = sorted({INPUT_LEVEL, *[level for level, _ in self._ops], *self._between})
         needed_later = set(kept)
         reversed_steps: list[Step] = []
         for level in reversed(levels):
             between = self._between.get(level, [])
             reversed_steps += reversed(between)
             needed_later.update(place for step in between for place in step.reads)
-            if level in self._ops:
-                segment = self._segment(level, needed_later)
+            for where in [where for where in self._ops if where[0] == level]:  # work on different kinds is independent
+                segment = self._segment(where, needed_later)
                 reversed_steps.append(segment)
                 needed_later.update(segment.reads)
         steps = reversed_steps[::-1]
         note_dead(steps, kept)
         return steps
 
-    def _segment(self, level: int, needed_later: set[int]) -> SegmentStep:
-        emitted = self._ops[level]
+    def _segment(self, where: _Where, needed_later: set[int]) -> SegmentStep:
+        emitted, places = self._ops[where], self.home.places(where[1])
         made_here = [out for variants in emitted for out in variants[0].outs]
         here = set(made_here)
         reads = list(dict.fromkeys(r for variants in emitted for r in variants[0].reads if r not in here))
@@ -226,10 +237,11 @@ class Lowering:
         segments = []
         for device in range(count):
             ops = [variants[device if len(variants) > 1 else 0].renumbered(register_of) for variants in emitted]
-            xp = self.home.devices[device].backend.xp
+            xp = places[device].xp
             segments.append(Segment(len(reads), ops, [register_of[place] for place in outputs], xp))
-        made = [Made(place, self._made[place].local_shape, self._made[place].dtype) for place in outputs]
+        made = [Made.of(self._made[place]) for place in outputs]
         works = [segment.work() for segment in segments]
-        seconds, cost, library = self._seconds[level], self._costs[level], level in self._with_library
+        seconds, cost, library = self._seconds[where], self._costs[where], where in self._with_library
         tasks = [ComputeTask(self.name, work, seconds, library, cost) for work in works]
-        return SegmentStep(segments, tasks, reads, made, self.home.devices)
+        return SegmentStep(segments, tasks, reads, made, places)
+

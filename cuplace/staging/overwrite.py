@@ -97,8 +97,8 @@ def _write_over(
     else:
         for task, launch in zip(step.tasks, launches, strict=True):
             scheduler.submit_batch(task, (launch,), scalars, line)
-    for k, (place, _, _) in enumerate(step.made):
-        environment[place] = fresh[k]
+    for k, of in enumerate(step.made):
+        environment[of.place] = fresh[k]
 
 
 def count_holders(buffers: Sequence[Any]) -> int:
@@ -131,9 +131,9 @@ def _pairs(step: SegmentStep, kinds: Mapping[int, tuple[Any, ...]]) -> dict[int,
     """For each result, by number, the read whose memory it may take: of the same shape and dtype, each once."""
     free = [i for i, place in enumerate(step.reads) if place in kinds and place in step.dead]
     found: dict[int, int] = {}
-    for k, (_, shape, dtype) in enumerate(step.made):
+    for k, of in enumerate(step.made):
         for i in free:
-            fits = kinds[step.reads[i]] == (shape, dtype)
+            fits = kinds[step.reads[i]] == (of.shape, of.dtype)
             if fits and all(may_overwrite(segment, i, k) for segment in step.segments):
                 found[k] = i
                 free.remove(i)

@@ -41,16 +41,24 @@ class SingleLowering(Lowering):
 
     def operation(self, equation: Equation, args: list[Value]) -> Value:
         of = equation.outs[0].type
+        args = [self._in_memory(arg, of.memory_kind) for arg in args]
         params = equation.op.local_params(equation.params, tuple([a.shape for a in args]), Box.whole(of.shape))
-        return self.emit_op(equation.op, args, result(of, self.home.replicated(len(of.shape))), params)
+        made = result(of, self.home.replicated(len(of.shape), of.memory_kind))
+        return self.emit_op(equation.op, args, made, params)
 
     def laid_out(self, value: Value, sharding: Sharding) -> Value:
-        return self.array(value).relabelled(sharding)
+        value = self.array(value)
+        same = value.sharding.memory_kind == sharding.memory_kind
+        return value.relabelled(sharding) if same else self.move(value, sharding)
 
     def final_sharding(self, type: ArrayType, value: Value) -> Sharding:
         if type.mesh is None:
-            return self.home.replicated(0)
-        return NamedSharding(self.home.concrete(type.mesh), _shown(type.spec, type.mesh))
+            return self.home.replicated(0, value.kind)
+        return NamedSharding(self.home.concrete(type.mesh), _shown(type.spec, type.mesh), value.kind)
+
+    def _in_memory(self, arg: Value, kind: str) -> Value:
+        """The operand in memory of a kind; numbers are in none."""
+        return arg if arg.number is not None else self.laid_out(arg, arg.sharding.with_memory_kind(kind))
 
 
 class MeshLowering(Lowering):
@@ -70,20 +78,20 @@ class MeshLowering(Lowering):
 
     def input_anywhere(self, type: ArrayType, settle: Callable[[int, Sharding], None]) -> Value:
         """An array that comes in under whichever sharding its first use wants; ``settle`` is told which."""
-        value = self.input(type, self.home.replicated(len(type.shape)))
+        value = self.input(type, self.home.replicated(len(type.shape), type.memory_kind))
         self.unsettled[value.place] = settle
         return value
 
     def operation(self, equation: Equation, args: list[Value]) -> Value:
-        of, params = equation.outs[0].type, equation.params
+        of, params, kind = equation.outs[0].type, equation.params, equation.outs[0].type.memory_kind
         mesh = self.mesh if of.mesh is None else self.home.concrete(of.mesh)
         args = [self._on_mesh(arg, mesh) for arg in args]
         how = _resolved(equation, args, mesh)
         args = [
-            arg if arg.number is not None else self.laid_out(arg, NamedSharding(mesh, spec))
+            arg if arg.number is not None else self.laid_out(arg, NamedSharding(mesh, spec, kind))
             for arg, spec in zip(args, how.in_specs, strict=True)
         ]
-        local = result(of, NamedSharding(mesh, how.local_spec))
+        local = result(of, NamedSharding(mesh, how.local_spec, kind))
         shapes = tuple([arg.local_shape for arg in args])
         boxes = local.sharding.layout(of.shape).boxes
         if equation.op.positional:
@@ -92,7 +100,7 @@ class MeshLowering(Lowering):
             )
         else:
             value = self.emit_op(equation.op, args, local, equation.op.local_params(params, shapes, boxes[0]))
-        final = NamedSharding(mesh, how.out_spec if of.mesh is None else of.spec)
+        final = NamedSharding(mesh, how.out_spec if of.mesh is None else of.spec, kind)
         if how.partial_axes:
             value = self._combined(value, how, final)
         return self.laid_out(value, final)
@@ -102,9 +110,10 @@ class MeshLowering(Lowering):
         value = self.array(value)
         settle = self.unsettled.pop(value.place, None)
         if settle is not None:
-            settle(value.place, sharding)
-            self._settled[value.place] = (value.sharding, sharding)
-            return value.relabelled(sharding)
+            own = sharding.with_memory_kind(value.sharding.memory_kind)
+            settle(value.place, own)
+            self._settled[value.place] = (value.sharding, own)
+            value = value.relabelled(own)
         if value.sharding is sharding:
             return value
         ours, theirs = value.sharding.layout(value.shape).boxes, sharding.layout(value.shape).boxes
@@ -118,14 +127,16 @@ class MeshLowering(Lowering):
 
     def final_sharding(self, type: ArrayType, value: Value) -> Sharding:
         if type.mesh is not None:
-            return NamedSharding(self.home.concrete(type.mesh), _shown(type.spec, type.mesh), type.memory_kind)
+            return NamedSharding(self.home.concrete(type.mesh), _shown(type.spec, type.mesh), value.kind)
         sharding = self._on_mesh(value, self.mesh).sharding
         assert isinstance(sharding, NamedSharding)
         return NamedSharding(sharding.mesh, sharding.spec.trimmed(), sharding.memory_kind)
 
     def settle(self, value: Value) -> Value:
         """A value whose layout was left open, replicated if nothing else was wanted."""
-        return self.laid_out(value, self.home.replicated(len(value.shape))) if value.place in self.unsettled else value
+        if value.place not in self.unsettled:
+            return value
+        return self.laid_out(value, self.home.replicated(len(value.shape), value.kind))
 
     def _on_mesh(self, value: Value, mesh: Mesh) -> Value:
         """The value under a sharding of ``mesh``, which has the same devices as the value's own mesh."""
@@ -154,7 +165,7 @@ class MeshLowering(Lowering):
         ]  # fmt: skip
         level = self.level([value])
         copied = 2.0 * math.prod(theirs.shard_shape) * value.dtype.itemsize
-        self.emit(variants, level, CALL_SECONDS, Cost(0.0, copied))
+        self.emit(variants, (level, value.kind), CALL_SECONDS, Cost(0.0, copied))
         made = value.update(sharding=sharding, place=place, level=level)
         self.note_made(made)
         return made
@@ -167,8 +178,8 @@ class MeshLowering(Lowering):
         """
         mesh, count = final.mesh, math.prod(final.mesh.shape[axis] for axis in how.partial_axes)
         shape = (count, *value.shape)
-        apart = NamedSharding(mesh, PartitionSpec(how.partial_axes, *how.local_spec))
-        together = NamedSharding(mesh, PartitionSpec(None, *final.spec.padded(len(value.shape))))
+        apart = NamedSharding(mesh, PartitionSpec(how.partial_axes, *how.local_spec), value.kind)
+        together = NamedSharding(mesh, PartitionSpec(None, *final.spec.padded(len(value.shape))), value.kind)
         gathered = self.laid_out(self._with_leading(value, shape, apart), together)
         combiner = COMBINERS[how.combine]
         return self.emit_op(combiner, [gathered], value.update(sharding=final), {"axes": (0,), "keepdims": False})
@@ -180,7 +191,7 @@ class MeshLowering(Lowering):
             "partial", _add_leading, [Register(value.place)], [value.local_shape], [place], [local], [value.dtype], {}
         )
         level = self.level([value])
-        self.emit([op], level, 0.0, NOTHING)
+        self.emit([op], (level, value.kind), 0.0, NOTHING)
         made = value.update(shape=shape, sharding=sharding, place=place, level=level)
         self.note_made(made)
         return made

@@ -11,7 +11,7 @@ from cuplace import errors
 from cuplace.array.pytree import flatten, unflatten
 from cuplace.runtime.context import ContextKey, context_key
 from cuplace.staging.home import Call
-from cuplace.staging.operand import operand_key
+from cuplace.staging.operand import HostKey, Key, operand_key
 from cuplace.staging.place import place
 from cuplace.staging.program import Program, Var
 from cuplace.staging.quick import Run, direct_run, quick_run
@@ -170,7 +170,8 @@ class Staged:
         """
         context = context_key()
         keys = [operand_key(operand) for operand in operands]
-        traced = self.traced(key, [of.type for of in keys], names, body, context)
+        types = [_type_under(of, asked) for of, asked in zip(keys, in_shardings or [None] * len(keys), strict=True)]
+        traced = self.traced(key, types, names, body, context)
         program = traced.program
         if keep_unused:
             program.used = (True,) * len(program.inputs)
@@ -179,6 +180,13 @@ class Staged:
         executable = place(call)
         passed = _passed(program, keys, executable) if passes else ()
         return Bound(executable, traced.structure, passed, program)
+
+
+def _type_under(key: Key, asked: Sharding | None) -> ArrayType:
+    """The type of an operand in the program: a host array is in the memory that it is uploaded to."""
+    if type(key) is HostKey and asked is not None and asked.memory_kind is not None:
+        return key.type.update(memory_kind=asked.memory_kind)
+    return key.type
 
 
 def _output(trace: Trace, leaf: Any, structure: Any, index: int, source: str) -> Any:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.memory import COMPUTE
 from cuplace.runtime.task import ComputeTask, Cost
 from cuplace.transfer.execute import move
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
     from cuplace.runtime.device import Device
+    from cuplace.runtime.host_memory import HostMemory
     from cuplace.staging.segment import Segment, Temporary
+    from cuplace.staging.value import Value
     from cuplace.transfer.plan import TransferPlan
 
 BYTES_PER_SECOND = 8e9
@@ -27,11 +30,17 @@ Environment = list[Any]
 
 
 class Made(NamedTuple):
-    """A value that a step makes: its place in the environment, and what each device holds of it."""
+    """A value that a step makes: its place in the environment, and what each device holds of it, in which memory."""
 
     place: int
     shape: tuple[int, ...]
     dtype: np.dtype
+    kind: str = DEVICE
+
+    @classmethod
+    def of(cls, value: Value) -> Made:
+        """What a step makes that makes this value."""
+        return cls(value.place, value.local_shape, value.dtype, value.kind)
 
 
 class Step:
@@ -55,14 +64,15 @@ class Step:
 class SegmentStep(Step):
     """Local work on every device: one submission a device.
 
-    ``segments`` has one element where all devices do the same, else one for each device.
+    ``devices`` are the devices, or their host memories. ``segments`` has one element where all devices do the same,
+    else one for each device.
     """
 
     __slots__ = ("devices", "made", "segments", "tasks", "temporaries", "writes")
 
     def __init__(
         self, segments: Sequence[Segment], tasks: Sequence[ComputeTask], reads: Sequence[int], made: Sequence[Made],
-        devices: Sequence[Device],
+        devices: Sequence[Device | HostMemory],
     ) -> None:  # fmt: skip
         self.segments = tuple(segments)
         self.tasks = tuple(tasks)
@@ -71,7 +81,7 @@ class SegmentStep(Step):
         self.dead = ()
         self.made = tuple(made)
         self.devices = tuple(devices)
-        new = [*((shape, dtype) for _, shape, dtype in made), *self.temporaries]
+        new = [*((of.shape, of.dtype) for of in made), *self.temporaries]
         self.writes = tuple([(shape, dtype, math.prod(shape) * dtype.itemsize) for shape, dtype in new])
 
     def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
@@ -85,8 +95,8 @@ class SegmentStep(Step):
                 submit(task, self.writes, (launch,), scalars, line)[0]
                 for task, launch in zip(self.tasks, launches, strict=True)
             ]
-        for k, (place, _, _) in enumerate(self.made):
-            environment[place] = [writes[k] for writes in results]
+        for k, of in enumerate(self.made):
+            environment[of.place] = [writes[k] for writes in results]
 
 
 class MoveStep(Step):
@@ -189,30 +199,33 @@ class LoopStep(Step):
             inner += [None] * (self.num_places - len(inner))
             run_steps(self.body, inner, (), line)
             carry = [inner[place] for place, _ in self.carried]
-            for stack, (place, _) in zip(stacks, self.stacked, strict=True):
-                self._store(inner[place], stack, i, line)
+            for stack, (place, of) in zip(stacks, self.stacked, strict=True):
+                self._store(inner[place], stack, of.kind, i, line)
         for (_, outer), buffers in zip(self.carried, carry, strict=True):
             environment[outer] = buffers
         for (_, made), buffers in zip(self.stacked, stacks, strict=True):
             environment[made.place] = buffers
 
     def _empty(self, made: Made) -> list[Buffer]:
-        return self.devices[0].scheduler.allocate_batch(self.devices, made.shape, made.dtype, COMPUTE)
+        places = self._places(made.kind)
+        return places[0].scheduler.allocate_batch(places, made.shape, made.dtype, COMPUTE)
+
+    def _places(self, kind: str) -> list[Device | HostMemory]:
+        return [device.place(kind) for device in self.devices]
 
     def _take(self, source: list[Buffer], made: Made, index: int, line: Line | None) -> list[Buffer]:
         elements = self._empty(made)
-        self._submit(self.take, source, elements, index, line)
+        self._submit(self.take, made.kind, (source, elements), index, line)
         return elements
 
-    def _store(self, source: list[Buffer], stack: list[Buffer], index: int, line: Line | None) -> None:
-        self._submit(self.store, source, stack, index, line)
+    def _store(self, source: list[Buffer], stack: list[Buffer], kind: str, index: int, line: Line | None) -> None:
+        self._submit(self.store, kind, (source, stack), index, line)
 
     def _submit(
-        self, task: ComputeTask, reads: list[Buffer], writes: list[Buffer], index: int, line: Line | None
+        self, task: ComputeTask, kind: str, buffers: tuple[list[Buffer], list[Buffer]], index: int, line: Line | None
     ) -> None:
         launches = [
-            (device.compute, [read], [write])
-            for device, read, write in zip(self.devices, reads, writes, strict=True)
+            (place.compute, [read], [write]) for place, read, write in zip(self._places(kind), *buffers, strict=True)
         ]
         self.devices[0].scheduler.submit_batch(task, launches, (index,), line)
 

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from cuplace.placement.memory_space import DEVICE
 from cuplace.placement.sharding import NamedSharding, Sharding
 from cuplace.placement.spec import PartitionSpec
 from cuplace.staging.local import Constant, Slot
@@ -45,6 +46,11 @@ class Value(NamedTuple):
     def local_shape(self) -> tuple[int, ...]:
         """The shape of what each device holds."""
         return self.sharding.layout(self.shape).shard_shape if self.number is None else ()
+
+    @property
+    def kind(self) -> str:
+        """The kind of memory that it is in."""
+        return self.sharding.memory_kind or DEVICE
 
     def relabelled(self, sharding: Sharding) -> Value:
         """The same data under another name of the same layout."""
