@@ -245,12 +245,13 @@ class Scheduler:
         return result
 
     def submit_moves(
-        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], line: Line | None = None
-    ) -> None:
+        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], line: Line | None = None,
+        after: Sequence[int | None] | None = None,
+    ) -> None:  # fmt: skip
         """Enqueue the moves of one plan: task, stream, source and target of each.
 
-        The plan promises that they write disjoint boxes: each waits for what was there before the plan, and
-        none for another.
+        The plan promises that they write disjoint boxes: each waits for what was there before the plan, and none for
+        another, unless ``after`` gives the number of an earlier one that writes all that it reads: it waits for that.
         """
         if line is None:
             line = caller()
@@ -258,9 +259,12 @@ class Scheduler:
             if self.graveyard:
                 self._park()
             written: dict[Buffer, list[Event]] = {}
+            passed_on: dict[Buffer, dict[Stream, Event]] = {}
             enqueue, now = self._enqueue, _now()
             try:
-                for task, stream, source, target in launches:
+                if after is not None:
+                    self._enqueue_relays(launches, after, line, written, passed_on)
+                for task, stream, source, target in launches if after is None else ():
                     event = enqueue(task, stream, (source,), (target,), (), line, now)
                     events = written.setdefault(target, [])
                     if event is not None:
@@ -268,7 +272,7 @@ class Scheduler:
                         events.append(event)
                 for target, events in written.items():
                     target.writes = tuple(events)
-                    target.reads = None
+                    target.reads = passed_on.get(target)
             except BaseException:
                 for _, stream, source, target in launches:
                     _note_latest(stream, (source,), (target,))
@@ -277,6 +281,27 @@ class Scheduler:
                 self._bound_run_ahead()
         if config.sync:
             self.host_wait([target for _, _, _, target in launches])
+
+    def _enqueue_relays(
+        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], after: Sequence[int | None], line: Line | None,
+        written: dict[Buffer, list[Event]], passed_on: dict[Buffer, dict[Stream, Event]],
+    ) -> None:  # fmt: skip
+        """Enqueue moves of which some pass on what others have written. Fills in for each target the events that
+        write it, and those that read it for others."""
+        now = _now()
+        ends: list[Event | None] = []
+        for (task, stream, source, target), feeding in zip(launches, after, strict=True):
+            fed = None if feeding is None else ends[feeding]
+            event = self._enqueue(task, stream, (source,), (target,), (), line, now, fed)
+            ends.append(event)
+            events = written.setdefault(target, [])
+            if event is None:
+                continue
+            events.append(event)
+            if feeding is None:
+                _note_read(source, stream, event)
+            else:
+                passed_on.setdefault(source, {})[stream] = event
 
     def upload(self, buffer: Buffer, source: np.ndarray[Any, Any], line: Line | None = None) -> None:
         """Enqueue a copy of ``source`` (cast to the buffer's dtype); it is read entirely before this returns."""
@@ -506,12 +531,13 @@ class Scheduler:
 
     def _enqueue(
         self, task: Task, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer],
-        scalars: tuple[Any, ...], line: Line | None, now: int,
+        scalars: tuple[Any, ...], line: Line | None, now: int, fed: Event | None = None,
     ) -> Event | None:  # fmt: skip
+        """``fed`` is the event of the work that writes what this one reads, where that is not on the buffer yet."""
         needs: tuple[Event, ...] = ()
         waits: tuple[int, ...] = ()
         for buffer in reads:
-            written = buffer.uses.writes
+            written = buffer.uses.writes if fed is None else (fed,)
             if written:
                 for event in written:
                     if event.done and event.error is None:

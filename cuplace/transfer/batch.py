@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
     from cuplace.runtime.scheduler import Scheduler
-    from cuplace.transfer.execute import Host, MoveProgram, UploadProgram
+    from cuplace.transfer.execute import Copy, Host, MoveProgram, UploadProgram
     from cuplace.transfer.plan import TransferPlan
 
 
@@ -76,13 +76,16 @@ class Batch:
             if program.scheduler is scheduler
             for pair in program.pairs(host, results[number])
         ]
-        launches = [
-            launch
-            for number, program, buffers, _ in self._moves
-            if program.scheduler is scheduler
-            for launch in program.copies(buffers, results[number])
-        ]
+        launches: list[Copy] = []
+        after: list[int | None] = []
+        for number, program, buffers, _ in self._moves:
+            if program.scheduler is scheduler:
+                first = len(launches)
+                launches += program.copies(buffers, results[number])
+                fed = program.after or (None,) * len(program.launches)
+                after += [None if feeding is None else first + feeding for feeding in fed]
         if pairs:
             scheduler.upload_batch(pairs, line)
         if launches:
-            scheduler.submit_moves(launches, line)
+            passes_on = any(feeding is not None for feeding in after)
+            scheduler.submit_moves(launches, line, after if passes_on else None)

@@ -39,7 +39,8 @@ class MoveProgram(NamedTuple):
     written: tuple[int, ...]  # target shards that are written
     devices: tuple[Device | HostMemory, ...]  # and where
     aliases: tuple[tuple[int, int], ...]
-    launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, source shard, target shard
+    launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, shard that is read, target shard
+    after: tuple[int | None, ...] | None  # for each launch the one whose target it reads; None where all read sources
 
     def targets(self, buffers: Sequence[Buffer], dtype: np.dtype[Any]) -> list[Buffer]:
         """The target shards, in mesh order: new memory, and the source shards that serve as they are."""
@@ -55,7 +56,12 @@ class MoveProgram(NamedTuple):
 
     def copies(self, buffers: Sequence[Buffer], targets: Sequence[Buffer]) -> list[Copy]:
         """What is to be enqueued between these source shards and target shards."""
-        return [(task, stream, buffers[i], targets[j]) for task, stream, i, j in self.launches]
+        if self.after is None:
+            return [(task, stream, buffers[i], targets[j]) for task, stream, i, j in self.launches]
+        return [
+            (task, stream, (buffers if fed is None else targets)[i], targets[j])
+            for (task, stream, i, j), fed in zip(self.launches, self.after, strict=True)
+        ]
 
 
 class UploadProgram(NamedTuple):
@@ -87,7 +93,7 @@ def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> li
     program = move_program(plan)
     targets = program.targets(buffers, plan.dtype)
     if program.launches:
-        program.scheduler.submit_moves(program.copies(buffers, targets), line)
+        program.scheduler.submit_moves(program.copies(buffers, targets), line, program.after)
     return targets
 
 
@@ -137,7 +143,7 @@ def forget_paths() -> None:
 @lru_cache(maxsize=CACHED_PROGRAMS)
 def move_program(plan: TransferPlan) -> MoveProgram:
     """The plan with everything looked up."""
-    froms, tos = plan.source.flat_devices, plan.target.flat_devices
+    tos = plan.target.flat_devices
     kinds = _kind(plan.source), _kind(plan.target)
     aliased = {target for _, target in plan.aliases}
     launches = tuple(
@@ -148,12 +154,14 @@ def move_program(plan: TransferPlan) -> MoveProgram:
             move.target,
         )
         for move in plan.moves
-        for stream in (_stream(froms[move.source], tos[move.target], kinds),)
+        for stream in (_stream(plan.device_of(move), tos[move.target], kinds),)
     )
+    after = tuple(move.after for move in plan.moves)
     written = tuple(shard for shard in range(len(tos)) if shard not in aliased)
     return MoveProgram(
         tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, written,
         tuple(tos[shard].place(kinds[1]) for shard in written), plan.aliases, launches,
+        after if any(fed is not None for fed in after) else None,
     )  # fmt: skip
 
 

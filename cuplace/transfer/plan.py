@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -11,26 +10,28 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from cuplace.placement.box import Box
 from cuplace.placement.memory_space import DEVICE
+from cuplace.runtime.topology import topology_of
+from cuplace.transfer.choice import Places, direct_moves
 from cuplace.transfer.path import path_between
+from cuplace.transfer.relay import relayed
+from cuplace.transfer.table import NOTHING, Ints, Table, cut, strides_of
 
 if TYPE_CHECKING:
     from cuplace.placement.layout import Layout
     from cuplace.placement.sharding import Sharding
-    from cuplace.runtime.device import Device
+    from cuplace.runtime.topology import Topology
 
 Slices: TypeAlias = tuple[slice, ...]
-_Ints: TypeAlias = npt.NDArray[np.int64]
 
 CACHED_PLANS = 4096
 LINES_SHOWN = 16
 
 
 class Move(NamedTuple):
-    """One copy: `box` of the array, from one source shard to one target shard.
+    """One copy: `box` of the array, from one shard to a target shard.
 
     Attributes:
         source, target: shard numbers, in the mesh order of the source and of the target sharding.
@@ -38,6 +39,8 @@ class Move(NamedTuple):
         path: how it travels (see `path_between`).
         nbytes: bytes copied.
         source_slices, target_slices: `box` inside the shard, or None where it is the whole shard.
+        after: None where it reads a source shard. Else it passes on what the earlier move of this number has
+            written: `source` is that move's target shard.
     """
 
     source: int
@@ -47,20 +50,12 @@ class Move(NamedTuple):
     nbytes: int
     source_slices: Slices | None
     target_slices: Slices | None
-
-
-class _Table(NamedTuple):
-    """All moves as columns: a large plan is computed and kept as arrays and spelled out only when it is read."""
-
-    sources: _Ints  # (moves,)
-    targets: _Ints  # (moves,)
-    starts: _Ints  # (moves, ndim)
-    stops: _Ints  # (moves, ndim)
+    after: int | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TransferPlan:
-    """The moves from one sharding of an array to another.
+    """The moves from one sharding of an array to another, in the order in which they are enqueued.
 
     Every element of every target shard is either written by exactly one move or lies in a shard that is
     aliased: its device already holds exactly that box, in the same memory kind, so nothing is copied.
@@ -69,6 +64,7 @@ class TransferPlan:
         shape, dtype: of the whole array.
         source, target: the two shardings.
         aliases: ``(source shard, target shard)`` of the target shards that need no copy.
+        topology: the links that the copies travel.
     """
 
     shape: tuple[int, ...]
@@ -76,7 +72,8 @@ class TransferPlan:
     source: Sharding
     target: Sharding
     aliases: tuple[tuple[int, int], ...]
-    _table: _Table = field(repr=False)
+    topology: Topology
+    _table: Table = field(repr=False)
 
     @property
     def num_moves(self) -> int:
@@ -86,28 +83,35 @@ class TransferPlan:
     @cached_property
     def nbytes(self) -> int:
         """Bytes that are copied, over all moves."""
-        return int(self._sizes.sum()) * self.dtype.itemsize
+        return int(self._table.sizes.sum()) * self.dtype.itemsize
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
-        """The copies, ordered by target shard. Spelled out at first use."""
-        sizes = (self._sizes * self.dtype.itemsize).tolist()
+        """The copies. Spelled out at first use."""
+        sizes = (self._table.sizes * self.dtype.itemsize).tolist()
         table = self._table
         boxes = map(Box, _rows(table.starts), _rows(table.stops))
-        source_slices = _slices_within(self.source.layout(self.shape), table.sources, table)
-        target_slices = _slices_within(self.target.layout(self.shape), table.targets, table)
         return tuple(
             map(
                 Move, table.sources.tolist(), table.targets.tolist(), boxes, self._paths(), sizes,
-                source_slices, target_slices,
+                self._source_slices(), _slices_within(self.target.layout(self.shape), table.targets, table),
+                [None if number == NOTHING else number for number in table.after.tolist()],
             )
         )  # fmt: skip
 
+    def device_of(self, move: Move) -> Any:
+        """The device that a move reads from."""
+        return (self.source if move.after is None else self.target).flat_devices[move.source]
+
     @cached_property
-    def bytes_between(self) -> Mapping[tuple[Device, Device], int]:
+    def bytes_between(self) -> Mapping[tuple[Any, Any], int]:
         """Bytes copied for each (source device, target device) that has a move."""
-        froms, tos = self.source.flat_devices, self.target.flat_devices
-        return MappingProxyType({(froms[m.source], tos[m.target]): m.nbytes for m in self.moves})
+        total: dict[tuple[Any, Any], int] = {}
+        tos = self.target.flat_devices
+        for move in self.moves:
+            pair = self.device_of(move), tos[move.target]
+            total[pair] = total.get(pair, 0) + move.nbytes
+        return MappingProxyType(total)
 
     @cached_property
     def is_identity(self) -> bool:
@@ -117,16 +121,25 @@ class TransferPlan:
             len(self.aliases) == len(self.source.flat_devices) == len(self.target.flat_devices)
         )  # fmt: skip
 
-    @property
-    def _sizes(self) -> _Ints:
-        sizes: _Ints = (self._table.stops - self._table.starts).prod(axis=1, dtype=np.int64)
-        return sizes
-
     def _paths(self) -> Iterator[str]:
         froms, tos = self.source.flat_devices, self.target.flat_devices
         kinds = self.source.memory_kind, self.target.memory_kind
-        for source, target in zip(self._table.sources.tolist(), self._table.targets.tolist(), strict=True):
-            yield path_between(froms[source], tos[target], kinds)
+        columns = self._table.sources, self._table.targets, self._table.after
+        for source, target, after in zip(*map(np.ndarray.tolist, columns), strict=True):
+            here, there = (froms if after == NOTHING else tos)[source], tos[target]
+            path = path_between(here, there, kinds)
+            yield self.topology.path(here.gpu, there.gpu) if path == "peer" else path
+
+    def _source_slices(self) -> Iterable[Slices | None]:
+        table = self._table
+        old = self.source.layout(self.shape)
+        passed_on = table.after != NOTHING
+        if not passed_on.any():
+            return _slices_within(old, table.sources, table)
+        read = np.where(passed_on, 0, table.sources)
+        again = np.where(passed_on, table.sources, 0)
+        first, second = _slices_within(old, read, table), _slices_within(self.target.layout(self.shape), again, table)
+        return [b if late else a for a, b, late in zip(first, second, passed_on.tolist(), strict=False)]
 
     def __repr__(self) -> str:
         array = f"{self.dtype.name}[{','.join(map(str, self.shape))}]"
@@ -136,10 +149,10 @@ class TransferPlan:
         )
 
     def __str__(self) -> str:
-        froms, tos = self.source.flat_devices, self.target.flat_devices
+        tos = self.target.flat_devices
         lines = [repr(self)]
         lines += [
-            f"  {froms[move.source]} -> {tos[move.target]}  {_index_text(move.box)}  {move.nbytes} B  {move.path}"
+            f"  {self.device_of(move)} -> {tos[move.target]}  {_index_text(move.box)}  {move.nbytes} B  {move.path}"
             for move in self.moves[:LINES_SHOWN]
         ]
         if self.num_moves > LINES_SHOWN:
@@ -152,13 +165,15 @@ class TransferPlan:
 
 @lru_cache(maxsize=CACHED_PLANS)
 def plan_move(
-    shape: tuple[int, ...], dtype: np.dtype[Any], source: Sharding, target: Sharding, may_alias: bool = True
-) -> TransferPlan:
+    shape: tuple[int, ...], dtype: np.dtype[Any], source: Sharding, target: Sharding, may_alias: bool = True,
+    topology: Topology | None = None,
+) -> TransferPlan:  # fmt: skip
     """The plan that turns an array of `shape` and `dtype` sharded as `source` into one sharded as `target`.
 
-    Among several holders of a box the copy comes from the same device, else from the same GPU, else from the
-    first in the source's mesh order. The time is linear in the number of moves. With ``may_alias=False``
-    nothing is aliased: shards that are already in place are copied too.
+    Among several holders of a box the copy comes from the same device, else from the same GPU, else from the same
+    node, else from the one whose links have least to carry. Replicated targets pass on what they have received where
+    that is quicker. The time is linear in the number of moves. With ``may_alias=False`` nothing is aliased: shards
+    that are already in place are copied too. Without a topology it is that of the devices.
 
     Raises:
         ValueError: a sharding does not fit the shape (the text is the sharding's own).
@@ -170,7 +185,17 @@ def plan_move(
     )
     if 0 in shape:
         wanted = wanted[:0]
-    return TransferPlan(shape, dtype, source, target, aliases, _find_moves(source, target, old, new, wanted))
+    places = Places(source.flat_devices, target.flat_devices, topology or topology_of(source.flat_devices[0]))
+    held = np.array(source.tiling(len(shape)).blocks, dtype=np.int64) @ strides_of(old)
+    table = direct_moves(cut(old, new, wanted), held, places)
+    if len(new.holders) < len(new.boxes) and _on_devices(source) and _on_devices(target):
+        table = relayed(table, held, places, dtype.itemsize) or table
+    return TransferPlan(shape, dtype, source, target, aliases, places.topology, table)
+
+
+def _on_devices(sharding: Sharding) -> bool:
+    """Whether the arrays are in the devices' own memory."""
+    return sharding.memory_kind in (None, DEVICE)
 
 
 def _find_aliases(source: Sharding, target: Sharding, old: Layout, new: Layout) -> tuple[tuple[int, int], ...]:
@@ -181,63 +206,7 @@ def _find_aliases(source: Sharding, target: Sharding, old: Layout, new: Layout) 
     return tuple((s, t) for s, t in pairs if s is not None and old.boxes[s] == new.boxes[t])
 
 
-def _find_moves(source: Sharding, target: Sharding, old: Layout, new: Layout, wanted: _Ints) -> _Table:
-    """Cut every wanted target box along the source's grid, then choose a holder for each piece.
-
-    Both grids are regular, so the source pieces that a target box touches are an interval in each dimension.
-    """
-    ndim = len(old.shape)
-    box_starts = np.array([box.start for box in new.boxes], dtype=np.int64)
-    box_stops = np.array([box.stop for box in new.boxes], dtype=np.int64)
-    piece_shape = np.array(old.shard_shape, dtype=np.int64)
-    first = box_starts[wanted] // np.maximum(piece_shape, 1)
-    counts = (box_stops[wanted] - 1) // np.maximum(piece_shape, 1) - first + 1
-
-    pieces_per_target = counts.prod(axis=1, dtype=np.int64)
-    row = np.repeat(np.arange(len(wanted)), pieces_per_target)
-    rank = np.arange(len(row)) - np.repeat(np.cumsum(pieces_per_target) - pieces_per_target, pieces_per_target)
-    coordinates = np.empty((len(row), ndim), dtype=np.int64)
-    for dim in reversed(range(ndim)):
-        rank, coordinates[:, dim] = np.divmod(rank, counts[row, dim])
-    coordinates += first[row]
-
-    targets = wanted[row]
-    starts = np.maximum(coordinates * piece_shape, box_starts[targets])
-    stops = np.minimum((coordinates + 1) * piece_shape, box_stops[targets])
-    sources = _choose_sources(source, target, old, coordinates, targets)
-    return _Table(sources, targets, starts, stops)
-
-
-def _choose_sources(source: Sharding, target: Sharding, old: Layout, coordinates: _Ints, targets: _Ints) -> _Ints:
-    """A holder of each piece: on the target's own device, else on its GPU, else the first in mesh order."""
-    strides = np.ones(len(old.parts), dtype=np.int64)
-    strides[:-1] = np.cumprod(old.parts[:0:-1], dtype=np.int64)[::-1]
-    pieces = math.prod(old.parts)
-    piece = coordinates @ strides
-    held = np.array(source.tiling(len(old.shape)).blocks, dtype=np.int64) @ strides
-
-    chosen: _Ints = np.unique(held, return_index=True)[1][piece]
-    for name_place in (_gpu_of, _itself):
-        places: dict[object, int] = {}
-        from_place = [places.setdefault(name_place(device), len(places)) for device in source.flat_devices]
-        to_place = [places.get(name_place(device), -1) for device in target.flat_devices]
-        keys, holders = np.unique(np.array(from_place, dtype=np.int64) * pieces + held, return_index=True)
-        wanted = np.array(to_place, dtype=np.int64)[targets] * pieces + piece
-        found = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        hit = keys[found] == wanted
-        chosen[hit] = holders[found[hit]]
-    return chosen
-
-
-def _gpu_of(device: Device) -> object:
-    return (device.process_index, device.gpu)
-
-
-def _itself(device: Device) -> object:
-    return device
-
-
-def _slices_within(layout: Layout, shards: _Ints, table: _Table) -> Iterable[Slices | None]:
+def _slices_within(layout: Layout, shards: Ints, table: Table) -> Iterable[Slices | None]:
     shard_shape = np.array(layout.shard_shape, dtype=np.int64)
     whole = (table.stops - table.starts == shard_shape).all(axis=1)
     if whole.all():
@@ -248,7 +217,7 @@ def _slices_within(layout: Layout, shards: _Ints, table: _Table) -> Iterable[Sli
     return [None if is_whole else part for is_whole, part in zip(whole.tolist(), parts, strict=True)]
 
 
-def _rows(table: _Ints) -> Iterable[tuple[int, ...]]:
+def _rows(table: Ints) -> Iterable[tuple[int, ...]]:
     """The rows as tuples; made by columns, which is several times faster than row by row."""
     return zip(*table.T.tolist(), strict=True) if table.shape[1] else repeat((), len(table))
 

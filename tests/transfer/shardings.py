@@ -78,7 +78,7 @@ def pieces(sharding: Sharding, ndim: int) -> list[int]:
 @st.composite
 def transfers(draw: st.DrawFn, devices: tuple = DEVICES) -> tuple[tuple[int, ...], Sharding, Sharding]:
     """A shape, and two shardings that both fit it; also 0-d and empty shapes."""
-    ndim = draw(st.integers(0, 3))
+    ndim = draw(st.integers(0, 4))
     source, target = draw(shardings(ndim, devices)), draw(shardings(ndim, devices))
     scale = st.sampled_from([1, 1, 2, 3, 0])
     shape = tuple(math.lcm(a, b) * draw(scale) for a, b in zip(pieces(source, ndim), pieces(target, ndim), strict=True))

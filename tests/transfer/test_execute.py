@@ -1,14 +1,14 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cuplace.placement.sharding import NamedSharding, SingleDeviceSharding
 from cuplace.placement.spec import P
+from cuplace.runtime.topology import find_topology
 from cuplace.transfer.execute import gather_to_host, move, upload
 from cuplace.transfer.plan import plan_move
-from tests.transfer.shardings import mesh, transfers
+from tests.transfer.machines import NODE
+from tests.transfer.shardings import mesh
 
 F32 = np.dtype("float32")
 
@@ -21,17 +21,15 @@ def halves(platform):
     return mesh(platform.devices[:4], (4,), ("x",)), mesh(platform.devices[4:], (4,), ("x",))
 
 
-@given(data=st.data())
-def test_any_move_between_shardings_gives_the_values_of_numpy_in_every_shard(platform, data):
-    shape, source, target = data.draw(transfers(platform.devices))
-    array = numbers(shape)
-    old = upload(array, source, None)
-    new = move(old, plan_move(shape, F32, source, target), None)
-    download = platform.scheduler.download
-    for buffer, device, box in zip(new, target.flat_devices, target.layout(shape).boxes, strict=True):
-        assert buffer.device is device
-        np.testing.assert_array_equal(download(buffer), array[box.slices()])
-    np.testing.assert_array_equal(gather_to_host(new, target, shape, F32), array)
+def test_replicated_targets_pass_on_what_they_received(platform):
+    source, target = SingleDeviceSharding(platform.devices[1]), NamedSharding(halves(platform)[0], P())
+    old = upload(numbers((64, 3)), source, None)
+    plan = plan_move((64, 3), F32, source, target, topology=find_topology(NODE))
+    new = move(old, plan, None)
+    assert any(move.after is not None for move in plan.moves) == (platform.devices[2].gpu != platform.devices[0].gpu)
+    for buffer in new:
+        np.testing.assert_array_equal(platform.scheduler.download(buffer), numbers((64, 3)))
+    np.testing.assert_array_equal(gather_to_host(new, target, (64, 3), F32), numbers((64, 3)))
 
 
 def test_a_plan_is_one_batch_of_moves_that_never_wait_for_each_other(platform):

@@ -10,6 +10,7 @@ from cuplace.placement.box import Box
 from cuplace.placement.sharding import NamedSharding, SingleDeviceSharding
 from cuplace.placement.spec import P
 from cuplace.transfer.plan import Move, plan_move
+from tests.transfer.machines import TOPOLOGIES
 from tests.transfer.shardings import DEVICES, PretendedDevice, mesh, transfers
 
 F32 = np.dtype("float32")
@@ -19,19 +20,23 @@ def shards_of(array, sharding):
     return [array[box.slices()].copy() for box in sharding.layout(array.shape).boxes]
 
 
-@given(transfers(), st.booleans())
-def test_a_plan_gives_every_target_shard_each_element_exactly_once(transfer, may_alias):
+@given(transfers(), st.booleans(), st.sampled_from(TOPOLOGIES))
+def test_a_plan_gives_every_target_shard_each_element_exactly_once(transfer, may_alias, topology):
     shape, source, target = transfer
     array = np.arange(np.prod(shape, dtype=int), dtype="float32").reshape(shape)
     old = shards_of(array, source)
     new = [np.full_like(shard, -1) for shard in shards_of(array, target)]
     written = [np.zeros(shard.shape, dtype=int) for shard in new]
 
-    plan = plan_move(shape, F32, source, target, may_alias)
-    for move in plan.moves:
-        data = old[move.source] if move.source_slices is None else old[move.source][move.source_slices]
+    plan = plan_move(shape, F32, source, target, may_alias, topology)
+    for number, move in enumerate(plan.moves):
+        if move.after is not None:
+            feeding = plan.moves[move.after]
+            assert (feeding.box, feeding.target) == (move.box, move.source)
+            assert move.after < number
+        read = (old if move.after is None else new)[move.source]
         where = () if move.target_slices is None else move.target_slices
-        new[move.target][where] = data
+        new[move.target][where] = read if move.source_slices is None else read[move.source_slices]
         written[move.target][where] += 1
     for old_shard, new_shard in plan.aliases:
         assert source.flat_devices[old_shard] is target.flat_devices[new_shard]
@@ -55,10 +60,13 @@ def test_each_move_is_the_overlap_of_two_shards_and_comes_from_the_nearest_holde
         assert (move.source_slices is None) == (move.box == boxes[move.source])
         assert (move.target_slices is None) == (move.box == new_boxes[move.target])
         wanted = target.flat_devices[move.target]
-        holders = [shard for shard, box in enumerate(boxes) if box == boxes[move.source]]
         froms = source.flat_devices
-        nearest = min(holders, key=lambda s: (froms[s] is not wanted, froms[s].gpu != wanted.gpu, s))
-        assert move.source == nearest
+        distance = {
+            shard: (froms[shard] is not wanted, froms[shard].gpu != wanted.gpu)
+            for shard, box in enumerate(boxes)
+            if box == boxes[move.source]
+        }
+        assert distance[move.source] == min(distance.values())
         assert move.path == ("local" if froms[move.source].gpu == wanted.gpu else "peer")
     assert plan.nbytes == sum(move.nbytes for move in plan.moves) == sum(plan.bytes_between.values())
     assert plan.num_moves == len(plan.moves)
