@@ -10,12 +10,14 @@ the cuda platform and on hardware alone (`tests/hardware.py`).
 
 from __future__ import annotations
 
+import importlib.util
+import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-import hypothesis
 import numpy as np
 import pytest
 
@@ -28,6 +30,7 @@ from tests import fakegpus, hardware
 pytest_plugins = ["cuplace.testing.plugin", "pytester"]
 
 HERE = Path(__file__).parent
+HYPOTHESIS = importlib.util.find_spec("hypothesis") is not None
 NUM_DEVICES = 8
 PAIRS = [(one, other) for one in range(NUM_DEVICES) for other in range(NUM_DEVICES)]
 FAULTS = {
@@ -92,7 +95,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    deep = config.getoption("--deep")
+    hardware.choose(config.getoption("markexpr"))
+    if HYPOTHESIS:
+        _set_hypothesis(config.getoption("--deep"))
+
+
+def _set_hypothesis(deep: bool) -> None:
+    import hypothesis
+
     hypothesis.settings.register_profile(
         "cuplace",
         deadline=None,
@@ -106,7 +116,22 @@ def pytest_configure(config: pytest.Config) -> None:
         ],
     )
     hypothesis.settings.load_profile("cuplace")
-    hardware.choose(config.getoption("markexpr"))
+
+
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Without hypothesis, which the checks of GPUs do not need, tests of properties are left out."""
+    return (not HYPOTHESIS and _needs_hypothesis(collection_path)) or None
+
+
+@cache
+def _needs_hypothesis(path: Path) -> bool:
+    """Whether a file of tests imports hypothesis, itself or by what it shares with others."""
+    if path.suffix != ".py" or path == Path(__file__) or not path.is_file():
+        return False
+    text = path.read_text()
+    shared = re.findall(r"^from tests\.([\w.]+) import", text, re.MULTILINE)
+    paths = [HERE.joinpath(*name.split(".")).with_suffix(".py") for name in shared]
+    return "\nfrom hypothesis" in text or "\nimport hypothesis" in text or any(map(_needs_hypothesis, paths))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
