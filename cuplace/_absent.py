@@ -9,9 +9,6 @@ from __future__ import annotations
 import sys
 
 PLANNED = {
-    "memory_report": "the sum of x.nbytes over your arrays is a lower bound",
-    "free_unused": "blocks are reused by later arrays of the same size",
-    "live_arrays": "",
     "plan": "",
     "topology": "",
     "shard_map": "write the computation on whole arrays; cuplace.numpy runs it shard by shard",

@@ -13,6 +13,7 @@ from cuplace.array.assemble import (
     make_array_from_single_device_arrays,
 )
 from cuplace.array.fetch import iter_host
+from cuplace.array.memory import free_unused, live_arrays, memory_report
 from cuplace.array.prefetch import prefetch
 from cuplace.array.put import block_until_ready, device_get, device_put
 from cuplace.array.reshard import reshard
@@ -63,8 +64,10 @@ __all__ = [
     "device_get",
     "device_put",
     "devices",
+    "free_unused",
     "iter_host",
     "jit",
+    "live_arrays",
     "local_device_count",
     "local_devices",
     "make_array_from_callback",
@@ -72,6 +75,7 @@ __all__ = [
     "make_array_from_single_device_arrays",
     "make_mesh",
     "map_shards",
+    "memory_report",
     "prefetch",
     "process_count",
     "process_index",

@@ -263,16 +263,21 @@ class PrefetchDepthError(ValueError):
 
 
 class OutOfMemoryError(MemoryError, RuntimeError):
-    """A device has no memory left for an array, even after all dead blocks have come back."""
+    """A device has no memory left for an array, even after all that is dead has come back.
+
+    ``largest`` are what is alive there, with bytes; ``notes`` are lines on what else fills the hardware.
+    """
 
     def __init__(
-        self, device: str, nbytes: int, what: str, in_use: int, limit: int | None, largest: list[tuple[int, str]]
-    ) -> None:
+        self, device: str, nbytes: int, what: str, in_use: int, limit: int | None, largest: list[tuple[int, str]],
+        notes: list[str] | tuple[str, ...] = (),
+    ) -> None:  # fmt: skip
         bound = "" if limit is None else f" of {limit:,} (max_device_bytes)"
         lines = [f"Out of memory on {device}: {what} needs {nbytes:,} bytes; {in_use:,}{bound} are in use."]
         if largest:
-            lines.append("The largest live buffers there:")
+            lines.append("The largest live arrays there, in bytes:")
             lines += [f"  {size:>16,}  {text}" for size, text in largest]
+        lines += notes
         lines.append("Delete or donate arrays that are no longer needed, or spread them over more devices.")
         super().__init__("\n".join(lines))
 

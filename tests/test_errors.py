@@ -55,7 +55,7 @@ def test_a_table_of_the_largest_buffers_is_in_the_text_of_exhausted_memory() -> 
     error = errors.OutOfMemoryError("cpu:0", 4096, "float32[1024]", 10**4, 10**4 + 1, [(9000, "int8[9000]")])
     assert str(error).splitlines() == [
         "Out of memory on cpu:0: float32[1024] needs 4,096 bytes; 10,000 of 10,001 (max_device_bytes) are in use.",
-        "The largest live buffers there:",
+        "The largest live arrays there, in bytes:",
         "             9,000  int8[9000]",
         "Delete or donate arrays that are no longer needed, or spread them over more devices.",
     ]

@@ -134,6 +134,7 @@ class Device:
 
     def memory_stats(self) -> dict[str, int]:
         """Bytes in use, parked behind unfinished work, and the peak of both, and the limit where there is one."""
+        self.scheduler.tidy()
         return self.memory.stats()
 
     def __repr__(self) -> str:

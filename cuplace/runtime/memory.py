@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cuplace import errors
 from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.config import config
+from cuplace.runtime.shortage import collect_garbage, out_of_memory, reclaim, value_text
 from cuplace.runtime.submission import MEMORY_WAIT
+from cuplace.runtime.usage import DeviceUsage
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Event, StoragePool, Stream
@@ -267,7 +268,7 @@ class DeviceMemory:
         """A block, and the events that its first writers must wait for (none, unless memory is limited).
 
         Raises:
-            OutOfMemoryError: there is no memory even after all parked blocks have come back.
+            OutOfMemoryError: there is no memory even after all that is dead has come back.
         """
         arena = self.arenas[arena_name]
         if self.parked:
@@ -280,6 +281,8 @@ class DeviceMemory:
         try:
             storage = arena.pool.allocate(nbytes)
         except MemoryError:
+            storage = None
+        if storage is None:  # outside of the handler, so that the error keeps nothing alive
             storage = self._allocate_again(arena, nbytes, shape, dtype)
         block = Block(arena, storage, nbytes, shape, dtype)
         arena.live.add(block)
@@ -315,10 +318,22 @@ class DeviceMemory:
             if arena.parked:
                 arena.collect(most)
 
-    def trim(self) -> None:
-        """Return unused storage to the system."""
-        for arena in self.arenas.values():
-            arena.pool.trim()
+    def trim(self) -> int:
+        """Return unused storage to the system; how many bytes it was."""
+        return sum(arena.pool.trim() for arena in self.arenas.values())
+
+    def usage(self, arrays: int) -> DeviceUsage:
+        """What it is used for, as of now; ``arrays`` are the bytes that live arrays hold."""
+        transfer = sum(block.nbytes for block in tuple(self.arenas[TRANSFER].live))
+        unused = sum(pool.unused for pool in {arena.pool for arena in self.arenas.values()})  # pinned memory has one
+        return DeviceUsage(
+            self.name, arrays, self.in_use - self.parked_bytes - transfer, transfer, self.parked_bytes, unused,
+            self.peak, self.limit, self.memory_waits,
+        )  # fmt: skip
+
+    def live_blocks(self) -> list[Block]:
+        """The blocks in use."""
+        return [block for arena in self._counted() for block in tuple(arena.live)]
 
     def wait_for_all_parked(self) -> None:
         """Wait until every parked block has come back."""
@@ -331,12 +346,11 @@ class DeviceMemory:
             self._wait_for_oldest()
 
     def _allocate_again(self, arena: Arena, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
-        self.wait_for_all_parked()
-        self.trim()
+        reclaim(self)
         try:
             return arena.pool.allocate(nbytes)
-        except MemoryError:
-            raise self._out_of_memory(nbytes, shape, dtype, None) from None
+        except MemoryError as error:
+            raise out_of_memory(self, nbytes, value_text(shape, dtype), reason=str(error)) from None
 
     def _make_room(
         self, arena: Arena, nbytes: int, limit: int, shape: tuple[int, ...], dtype: np.dtype[Any]
@@ -353,7 +367,9 @@ class DeviceMemory:
             arena.live.add(found[0])
             return found
         if self.in_use - self.parked_bytes + nbytes > limit:
-            raise self._out_of_memory(nbytes, shape, dtype, limit)
+            collect_garbage(self)
+        if self.in_use - self.parked_bytes + nbytes > limit:
+            raise out_of_memory(self, nbytes, value_text(shape, dtype), limit)
         while self.in_use + nbytes > limit:
             self.memory_waits += 1
             self._wait_for_oldest()
@@ -375,17 +391,6 @@ class DeviceMemory:
 
     def _counted(self) -> tuple[Arena, ...]:
         return (*self.arenas.values(), self.returned)
-
-    def out_of_memory(self, nbytes: int, what: str, limit: int | None = None) -> errors.OutOfMemoryError:
-        """The error that says that there are no ``nbytes`` for ``what``, with a table of the largest live buffers."""
-        live = sorted((block for arena in self._counted() for block in arena.live), key=lambda b: -b.nbytes)
-        rows = [(block.nbytes, f"{block.dtype}{list(block.shape)}") for block in live[:8]]
-        return errors.OutOfMemoryError(self.name, nbytes, what, self.in_use, limit, rows)
-
-    def _out_of_memory(
-        self, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any], limit: int | None
-    ) -> errors.OutOfMemoryError:
-        return self.out_of_memory(nbytes, f"{dtype}{list(shape)}", limit)
 
 
 def _held(blocks: set[Any]) -> list[tuple[int, Any]]:

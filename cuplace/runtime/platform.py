@@ -38,6 +38,7 @@ class Platform:
         self.devices = tuple(Device(i, backend.place(i, count), backend, self.scheduler) for i in range(count))
         for device in self.devices:
             device.memory = DeviceMemory(device, backend, self.scheduler.graveyard, self.scheduler.parking)
+        self.scheduler.devices = self.devices
         self._watch: Watch | None = None
         self.check_order(config.check_order)
         _opened.add(self)

@@ -76,6 +76,7 @@ class Scheduler:
         self.lock: Any = threading.RLock()
         self.log = SubmissionLog()
         self.faults = NO_FAULTS
+        self.devices: tuple[Device, ...] = ()  # the platform sets them
         self.graveyard: Graveyard = deque()
         self.parking: set[DeviceMemory] = set()
         self._run_ahead: deque[Event] = deque()
@@ -376,9 +377,9 @@ class Scheduler:
                 if event.error is not None:
                     raise event.error
         if self.graveyard or self.parking:
-            self._tidy()
+            self.tidy()
 
-    def _tidy(self) -> None:
+    def tidy(self) -> None:
         """Free dead blocks that are complete, unless another thread is in a door: it may be waiting for memory."""
         if self.lock.acquire(blocking=False):
             try:

@@ -301,7 +301,7 @@ def test_more_memory_than_there_is(platform: Platform, shape: tuple[int, ...]) -
     first, second, *_ = str(caught.value).splitlines()
     assert first.startswith(f"Out of memory on {device}: float64{list(shape)} needs ")
     assert first.endswith(" bytes; 512 are in use.")
-    assert second == "The largest live buffers there:"
+    assert second == "The largest live arrays there, in bytes:"
     assert device.memory_stats()["bytes_in_use"] == NBYTES
     np.testing.assert_array_equal(read(kept), numbers())
 

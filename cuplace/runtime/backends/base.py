@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.submission import Submission
     from cuplace.runtime.topology import Topology
+    from cuplace.runtime.usage import GpuUsage, PinnedUsage
 
 Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
 """``work(reads, writes, scalars)``: reads and fills arrays of the backend's array module."""
@@ -94,11 +95,14 @@ class StoragePool(Protocol):
     """Raw memory of one arena of one device. Knows nothing of streams: what comes back may go out again at once.
 
     ``birth(storage)`` are the events after which new storage may be used, where an allocator works in the order of
-    a stream; None where storage can be used at once.
+    a stream; None where storage can be used at once. ``unused`` are the bytes kept for later requests.
     """
 
     @property
     def birth(self) -> Callable[[Any], Sequence[Event]] | None: ...
+
+    @property
+    def unused(self) -> int: ...
 
     def allocate(self, nbytes: int) -> Any:
         """Storage of at least ``nbytes``. Raises MemoryError where there is none."""
@@ -203,6 +207,16 @@ class Backend(Protocol):
 
     def to_host(self, array: Any, device: Device) -> np.ndarray:
         """A new NumPy array with the values of a complete ``array`` of ``device``."""
+
+    def trim(self) -> int:
+        """Return unused memory that is no device's, such as pinned memory for copies, to the system; the number of
+        bytes returned."""
+
+    def usage(self) -> tuple[tuple[GpuUsage, ...], PinnedUsage | None]:
+        """The memory of the hardware and the pinned memory for copies, where there is any."""
+
+    def shortage(self, device: Device, nbytes: int) -> list[str]:
+        """Lines that tell a user more about why ``device`` has no ``nbytes``."""
 
     def close(self) -> None:
         """Stop what runs in the background; the backend is not used afterwards."""

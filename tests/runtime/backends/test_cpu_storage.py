@@ -57,9 +57,9 @@ def test_unused_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = BlockCache()
     for nbytes in range(64, 64 * 200, 64):
         cache.free(cache.allocate(nbytes))
-        assert cache._unused_bytes <= max(1000, 64 * 200)
+        assert cache.unused <= max(1000, 64 * 200)
     total = sum(block.nbytes for blocks in cache._unused.values() for block in blocks)
-    assert total == cache._unused_bytes
+    assert total == cache.unused
     assert cache._used_bytes == 0
 
 

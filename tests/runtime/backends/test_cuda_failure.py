@@ -176,6 +176,35 @@ def test_temporaries_that_do_not_fit_are_tried_once_more(cuda: Platform) -> None
     np.testing.assert_array_equal(read(result), (np.arange(MIB // 8) + 1) * 2)
 
 
+def test_the_first_try_keeps_no_temporaries(cuda: Platform) -> None:
+    """The traceback of what failed holds those that did fit; there is room for one try only."""
+    device, other = cuda.devices[4:6]
+    source = put(device, np.arange(MIB // 2))  # 4 MiB
+    result, dead = new(device, source), put(device, np.arange(MIB // 2))
+    read(move(dead, other))
+    read(dead)
+    device.memory.trim()
+    import cupy
+
+    with cupy.cuda.Device(4):
+        cupy.get_default_memory_pool().free_all_blocks()
+    latch = cuda.scheduler.hold(device.transfer_to(other))
+    moved = move(dead, other)
+    del dead
+    cuda.scheduler.park()
+    latch.release()
+    fakecuda.faults.memory_limit(fakecuda.counters().devices[4].used + 4 * MIB, device=4)
+
+    def work(x: Any) -> Any:
+        first = x + 1
+        return first * 2
+
+    device.scheduler.submit(task(work), device.compute, (source,), (result,))
+    np.testing.assert_array_equal(read(result), (np.arange(MIB // 2) + 1) * 2)
+    fakecuda.faults.clear()
+    read(moved)
+
+
 def test_work_that_overwrites_what_it_reads_is_not_tried_again(cuda: Platform) -> None:
     device = cuda.devices[0]
     source = put(device, VALUES)

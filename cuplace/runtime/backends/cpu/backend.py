@@ -65,5 +65,14 @@ class CpuBackend:
     def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return array.copy()
 
+    def trim(self) -> int:
+        return 0
+
+    def usage(self) -> tuple[tuple[()], None]:
+        return (), None
+
+    def shortage(self, device: Device, nbytes: int) -> list[str]:
+        return []
+
     def close(self) -> None:
         self._pool.close()

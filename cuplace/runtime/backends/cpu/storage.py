@@ -38,13 +38,13 @@ class HostBlock:
 
 
 class BlockCache:
-    """Unused blocks of one arena of one device, by size."""
+    """Unused blocks of one arena of one device, by size. ``unused`` are their bytes."""
 
     birth = None  # memory can be used at once
 
     def __init__(self) -> None:
+        self.unused = 0
         self._unused: dict[int, list[HostBlock]] = {}
-        self._unused_bytes = 0
         self._used_bytes = 0
         self._kept_bytes = _KEPT_BYTES
 
@@ -53,7 +53,7 @@ class BlockCache:
         unused = self._unused.get(size)
         if unused:
             block = unused.pop()
-            self._unused_bytes -= size
+            self.unused -= size
         else:
             block = HostBlock(size)
         self._used_bytes += size
@@ -64,9 +64,9 @@ class BlockCache:
     def free(self, block: HostBlock) -> None:
         nbytes = block.nbytes
         self._used_bytes -= nbytes
-        if self._unused_bytes + nbytes > self._kept_bytes:
+        if self.unused + nbytes > self._kept_bytes:
             self.trim()
-        self._unused_bytes += nbytes
+        self.unused += nbytes
         unused = self._unused.get(nbytes)
         if unused is None:
             self._unused[nbytes] = [block]
@@ -75,6 +75,6 @@ class BlockCache:
 
     def trim(self) -> int:
         """Return all unused blocks to the system; how many bytes they were."""
-        returned, self._unused_bytes = self._unused_bytes, 0
+        returned, self.unused = self.unused, 0
         self._unused.clear()
         return returned

@@ -25,6 +25,7 @@ from cuplace.runtime.backends.cuda.lane import CudaEvent
 from cuplace.runtime.backends.cuda.latch import Latches
 from cuplace.runtime.backends.cuda.library import ArrayModule
 from cuplace.runtime.backends.cuda.links import Links
+from cuplace.runtime.backends.cuda.occupancy import gpu_usage, shortage
 from cuplace.runtime.backends.cuda.pinned import PinnedPool, PinnedStorage
 from cuplace.runtime.backends.cuda.ring import PinnedRing
 from cuplace.runtime.backends.cuda.storage import CudaPool, CudaStorage
@@ -34,6 +35,7 @@ from cuplace.runtime.config import config
 from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults
 from cuplace.runtime.memory import COMPUTE
+from cuplace.runtime.usage import GpuUsage, PinnedUsage
 
 Storage = CudaStorage | PinnedStorage | HostBlock
 
@@ -150,6 +152,17 @@ class CudaBackend:
     def to_host(self, array: Any, device: Device) -> npt.NDArray[Any]:
         assert isinstance(device.download, CudaStream)
         return self._host.download(device.download, array)
+
+    def trim(self) -> int:
+        return self.ring.free_unused()
+
+    def usage(self) -> tuple[tuple[GpuUsage, ...], PinnedUsage]:
+        ring = self.ring
+        pinned = PinnedUsage(ring.pinned_bytes, ring.peak, ring.limit, ring.pressure_waits)
+        return gpu_usage(self.gpus), pinned
+
+    def shortage(self, device: Device, nbytes: int) -> list[str]:
+        return shortage(self.gpus[device.gpu], nbytes)
 
     def set_faults(self, faults: Faults) -> None:
         """From now on this is wrong with the links between GPUs."""

@@ -34,6 +34,8 @@ class Gpu:
         device: CuPy's object for it.
         lost: the error that ended its context, or None.
         spare_events: handles of CUDA events that nobody uses.
+        uuid: its UUID as CuPy tells it: up to the first zero byte.
+        taken: bytes that the pools of its partitions have from allocators.
     """
 
     def __init__(self, ordinal: int, peers: int, find_lost: Callable[[], errors.DeviceLostError | None]) -> None:
@@ -44,6 +46,8 @@ class Gpu:
         name = properties["name"]
         self.name: str = name.decode() if isinstance(name, bytes) else str(name)
         self.processors = int(properties["multiProcessorCount"])
+        self.uuid: bytes = properties.get("uuid", b"")
+        self.taken = 0
         self.lost: errors.DeviceLostError | None = None
         self.spare_events: deque[int] = deque()
         self._lanes: dict[tuple[str, int], Lane] = {}

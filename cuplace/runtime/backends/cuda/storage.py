@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -86,12 +86,21 @@ class CudaPool:
         """The events after which new storage may be used."""
         return () if storage.born is None else (storage.born,)
 
+    @property
+    def unused(self) -> int:
+        return self._kept_bytes
+
     def free(self, storage: CudaStorage) -> None:
-        size = storage.nbytes
-        if size <= _KEPT_BLOCK and self._kept_bytes + size <= _KEPT_BYTES and not storage.in_order:
+        size, lane = storage.nbytes, self._lane
+        if storage.in_order:
+            lane.gpu.taken -= size
+            with lane.device, lane.on:  # its allocator may free it in the order of the stream that is current
+                storage.view = storage.pointer = None
+        elif size <= _KEPT_BLOCK and self._kept_bytes + size <= _KEPT_BYTES:
             self._kept.setdefault(size, []).append(storage)
             self._kept_bytes += size
         else:
+            lane.gpu.taken -= size
             storage.view = storage.pointer = None
 
     def _new(self, size: int) -> CudaStorage:
@@ -107,25 +116,39 @@ class CudaPool:
             if is_sticky(error):
                 raise lane.gpu.failed(error) from None
             raise MemoryError(str(error)) from None
+        except RuntimeError as error:
+            if type(error).__name__ == "OutOfMemoryError":  # PyTorch's is no MemoryError
+                raise MemoryError(str(error)) from None
+            raise
+        lane.gpu.taken += size
         if storage.in_order and not self._used_in_order:
             storage.born = lane.record(self._stream, 0)
         return storage
 
     def _forget(self) -> None:
         """Give the kept blocks back to where they came from."""
+        self._lane.gpu.taken -= self._kept_bytes
         self._kept.clear()
         self._kept_bytes = 0
 
     def trim(self) -> int:
-        """Return what CuPy's pool keeps for this arena to the system. Allocators that keep nothing return nothing."""
-        self._forget()
-        free_all_blocks: Callable[..., Any] | None = getattr(
-            getattr(cupy.cuda.get_allocator(), "__self__", None), "free_all_blocks", None
-        )
-        lane = self._lane
-        if free_all_blocks is None or lane.gpu.lost is not None:
-            return 0
+        """Return unused memory to the system: what CuPy's pool keeps for this arena, not what it keeps for others.
+
+        Other allocators are left to whoever has set them: they keep the memory of all their users together.
+        """
+        lane, kept = self._lane, self._kept_bytes
+        pool = pool_of(self._allocator)
+        if pool is None or lane.gpu.lost is not None:
+            self._forget()
+            return kept
         with lane.device:
-            before = int(runtime.memGetInfo()[0])
-            free_all_blocks(stream=lane.on)
-            return int(runtime.memGetInfo()[0]) - before
+            before = int(pool.total_bytes())
+            self._forget()
+            pool.free_all_blocks(stream=lane.on)
+            return before - int(pool.total_bytes())
+
+
+def pool_of(allocator: Any) -> Any:
+    """CuPy's memory pool that an allocator takes memory from, which keeps what each stream has freed apart; or None."""
+    owner = getattr(allocator, "__self__", None)
+    return owner if isinstance(owner, cupy.cuda.MemoryPool) else None

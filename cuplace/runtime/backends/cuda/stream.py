@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from cuplace.runtime.backends.cuda.failure import status_of
 from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane, Outcome
 from cuplace.runtime.backends.cuda.ring import RingFullError
 from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
+from cuplace.runtime.shortage import out_of_memory, reclaim
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu
@@ -201,14 +203,15 @@ class CudaStream:
             self._fails(error, submission)
             return
         lane, memory = self.lane, self.device.memory
+        traceback.clear_frames(error.__traceback__)  # they hold the temporaries that did fit
         try:
-            memory.wait_for_all_parked()
-            memory.trim()
+            reclaim(memory)
             with lane.device, lane.on:
                 work(reads, writes, scalars)
         except cupy.cuda.memory.OutOfMemoryError as again:
             needed = getattr(again, "_size", 0)
-            self._fails(memory.out_of_memory(needed, f"temporary memory of {submission.name!r}"), submission)
+            what = f"temporary memory of {submission.name!r}"
+            self._fails(out_of_memory(memory, needed, what, reason=str(again)), submission)
         except Exception as again:
             if is_interrupt(again):
                 raise

@@ -92,6 +92,15 @@ class SimBackend:
         self._engine.take(self.links.download(device.gpu, array.nbytes))
         return array.copy()
 
+    def trim(self) -> int:
+        return 0
+
+    def usage(self) -> tuple[tuple[()], None]:
+        return (), None
+
+    def shortage(self, device: Device, nbytes: int) -> list[str]:
+        return []
+
     def set_faults(self, faults: Faults) -> None:
         """From now on this is wrong with the links."""
         self.links.set_faults(faults)

@@ -37,6 +37,10 @@ class RangeArena:
     def __init__(self) -> None:
         self._free: list[Range] = []
 
+    @property
+    def unused(self) -> int:
+        return sum(free.nbytes for free in self._free)
+
     def allocate(self, nbytes: int) -> Range:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
         for i in range(len(self._free) - 1, -1, -1):
