@@ -40,6 +40,8 @@ def read_all(arrays: Sequence[Array]) -> list[np.ndarray]:
         array._live()
         if armed:
             judge_fetch(array.shape, array.dtype, array.sharding, True)
+    if len(arrays) == 1 and arrays[0].is_fully_replicated:
+        return [values_of(arrays[0])]  # nothing else is there to be copied meanwhile
     line, room = caller(), config.staging_bytes
     begun, values = 0, []
     for i, array in enumerate(arrays):

@@ -31,6 +31,7 @@ from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.faults import NO_FAULTS
 from cuplace.runtime.memory import COMPUTE, TRANSFER, ForeignArena, Graveyard, Uses
+from cuplace.runtime.packing import Pair, packed
 from cuplace.runtime.submission import (
     RUN_AHEAD_WAIT,
     VALUE_WAIT,
@@ -311,15 +312,18 @@ class Scheduler:
     def upload_batch(
         self, pairs: Sequence[tuple[Buffer, np.ndarray[Any, Any]]], line: Line | None = None
     ) -> None:
-        """Enqueue one upload for each (buffer, host array), as ``upload`` does."""
+        """Enqueue uploads of (buffer, host array), as ``upload`` does. Many small ones are packed."""
         if line is None:
             line = caller()
         with self.lock:
             if self.graveyard:
                 self._park()
             now = _now()
-            for buffer, source in pairs:
-                self._upload(buffer, source, line, now)
+            for group in packed(pairs):
+                if len(group) == 1:
+                    self._upload(*group[0], line, now)
+                else:
+                    self._upload_packed(group, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()
         if config.sync:
@@ -341,6 +345,23 @@ class Scheduler:
             buffer.reads = None
         except BaseException:
             _note_latest(stream, (), (buffer,))
+            raise
+
+    def _upload_packed(self, pairs: Sequence[Pair], line: Line | None, now: int) -> None:
+        """Uploads on one stream as one submission."""
+        buffers = [buffer for buffer, _ in pairs]
+        stream = buffers[0].block.arena.memory.upload
+        try:
+            waits = tuple([wait for buffer in buffers for wait in self._wait_before_write(stream, buffer)])
+            task = self.faults.task(PackedUpload([source for _, source in pairs], sum(b.nbytes for b in buffers)))
+            submission = Submission(_next_id(), task, stream, (), tuple(map(_id, buffers)), waits, line, now)
+            task.enqueue(stream, (), buffers, (), (), submission)
+            event = self._record(stream, submission)
+            for buffer in buffers:
+                buffer.writes = () if event is None else (event,)
+                buffer.reads = None
+        except BaseException:
+            _note_latest(stream, (), buffers)
             raise
 
     def hold(self, stream: Stream) -> Latch:

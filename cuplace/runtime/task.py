@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, Stream, Work
     from cuplace.runtime.buffer import Buffer
@@ -113,3 +115,20 @@ class CopyTask(Task):
         if self.target_slices is not None:
             target = target[self.target_slices]
         stream.copy(source, target, self.path, needs, submission)
+
+
+class PackedUpload(Task):
+    """Uploads of several small host arrays, each to a buffer of its own."""
+
+    __slots__ = ("_sources",)
+
+    def __init__(self, sources: Sequence[np.ndarray[Any, Any]], nbytes: int) -> None:
+        super().__init__("upload", "upload", nbytes, "host")
+        self._sources = sources
+
+    def enqueue(
+        self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
+        needs: Sequence[Event], submission: Submission,
+    ) -> None:  # fmt: skip
+        sources, self._sources = self._sources, ()  # records of submissions keep their tasks
+        stream.upload_packed(sources, list(map(_array, writes)), submission)

@@ -75,6 +75,9 @@ class Stream(Protocol):
     def upload(self, source: np.ndarray, target: Any, submission: Submission) -> None:
         """Enqueue a copy from host memory; ``source`` has been read entirely when this returns."""
 
+    def upload_packed(self, sources: Sequence[np.ndarray], targets: Sequence[Any], submission: Submission) -> None:
+        """Enqueue copies of several small arrays, each as ``upload`` does it, as one piece of work."""
+
     def hold(self, submission: Submission) -> Latch:
         """Enqueue a latch: nothing later on this stream runs until it is released."""
 

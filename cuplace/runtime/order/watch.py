@@ -89,6 +89,12 @@ def watched_stream(plain: Any, watch: Watch) -> type:
             detector.works(self, submission, (), (target,))
             super().upload(source, target, submission)
 
+        def upload_packed(self, sources: Sequence[Any], targets: Sequence[Any], submission: Submission) -> None:
+            for source in sources:
+                detector.reads_on_host(source, "reading the source of an upload", submission.line)
+            detector.works(self, submission, (), targets)
+            super().upload_packed(sources, targets, submission)
+
         def record(self, submission: int) -> Any:
             event = super().record(submission)
             if event is not None:

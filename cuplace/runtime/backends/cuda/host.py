@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -13,6 +15,7 @@ from cuplace.runtime.backends.cuda import hooks
 from cuplace.runtime.backends.cuda.copies import copy_on, is_contiguous, stage
 from cuplace.runtime.backends.cuda.lane import synchronize
 from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
+from cuplace.runtime.backends.cuda.ring import ALIGNMENT
 from cuplace.runtime.backends.cuda.strided import contiguous_strides, strided_copy
 from cuplace.runtime.backends.interrupts import Uninterrupted
 
@@ -44,6 +47,41 @@ class HostCopies:
             strided = strided_copy(target.shape, target.itemsize, dense, target.strides)
             assert strided is not None
             copy_on(stream.lane, strided, address, target.data.ptr)
+
+    def upload_packed(self, stream: CudaStream, sources: Sequence[Host], targets: Sequence[Any]) -> None:
+        """Enqueue copies to several small CuPy arrays out of one block of the ring, as `upload` does each of them."""
+        sizes = [-(-target.nbytes // ALIGNMENT) * ALIGNMENT for target in targets]
+        starts = list(itertools.accumulate(sizes, initial=0))
+        total = starts.pop()
+        if total > self._ring.piece_for(total) or not all(map(is_contiguous, targets)):
+            for source, target in zip(sources, targets, strict=True):
+                if target.nbytes:
+                    self.upload(stream, source, target)
+            return
+        waited = False
+        while total and not self._send_packed(stream, sources, targets, starts, total):
+            self._ring.wait_for_room(waited)
+            waited = True
+
+    def _send_packed(
+        self, stream: CudaStream, sources: Sequence[Host], targets: Sequence[Any], starts: Sequence[int], total: int
+    ) -> bool:
+        """Do so if the ring has room."""
+        ring = self._ring
+        with Uninterrupted():
+            block = ring.take(total)
+            if block is None:
+                return False
+            stream.until_recorded(lambda event: ring.release(block, (event,)))
+            if hooks.host_access is not None:
+                hooks.host_access(block.address, total, True)
+            for source, target, start in zip(sources, targets, starts, strict=True):
+                copy_host(block.view(target.shape, target.dtype, start), source)
+                if target.nbytes:
+                    runtime.memcpyAsync(
+                        target.data.ptr, block.address + start, target.nbytes, _TO_DEVICE, stream.lane.ptr
+                    )
+        return True
 
     def download(self, stream: CudaStream, source: Any) -> Host:
         """The values of a complete CuPy array as a new NumPy array; waits for the copies."""

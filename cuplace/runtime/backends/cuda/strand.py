@@ -157,6 +157,13 @@ class HostStream(CudaStream):
         values = np.array(source, target.dtype)  # as of now
         self._do(lambda: copy_host(target, values), ((), (target,)), INLINE_SECONDS, submission)
 
+    def upload_packed(
+        self, sources: Sequence[np.ndarray[Any, Any]], targets: Sequence[Any], submission: Submission
+    ) -> None:
+        if self._begins((), submission):
+            values = [np.array(source, target.dtype) for source, target in zip(sources, targets, strict=True)]
+            self._do(lambda: _copy_all(values, targets), ((), targets), INLINE_SECONDS, submission)
+
     def hold(self, submission: Submission) -> CudaLatch:
         self._apply_waits()
         return super().hold(submission)
@@ -244,4 +251,9 @@ def _done(call: Call | None, submission: Submission) -> BaseException | None:
     except Exception as error:
         return errors.with_user_line(error, submission.name, submission.line)
     finally:
+
+
+def _copy_all(sources: Sequence[Any], targets: Sequence[Any]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        copy_host(target, source)
         submission.end = time.perf_counter_ns()

@@ -112,6 +112,17 @@ class CudaStream:
         self._begins((), submission)
         with Uninterrupted():
             return self._latches.hold(self)
+    def upload_packed(
+        self, sources: Sequence[np.ndarray[Any, Any]], targets: Sequence[Any], submission: Submission
+    ) -> None:
+        if self._begins((), submission):
+            try:
+                self._host.upload_packed(self, sources, targets)
+            except Exception as error:
+                if status_of(error) is None:
+                    raise
+                self._fails(error, submission)
+
 
     def record(self, submission: int) -> CudaEvent:
         stream, lane = self._tail

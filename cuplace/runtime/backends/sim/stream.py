@@ -120,6 +120,13 @@ class SimStream:
         demand = self._over_host_link(target.nbytes)
         self._queue(lambda: np.copyto(target, snapshot), (), submission, demand)
 
+    def upload_packed(
+        self, sources: Sequence[np.ndarray[Any, Any]], targets: Sequence[Any], submission: Submission
+    ) -> None:
+        snapshots = [np.array(source, dtype=target.dtype) for source, target in zip(sources, targets, strict=True)]
+        demand = self._over_host_link(sum(target.nbytes for target in targets))
+        self._queue(lambda: _copy_all(snapshots, targets), (), submission, demand)
+
     def hold(self, submission: Submission) -> SimLatch:
         item = self._item(None, (), submission)
         latch = SimLatch(item, self._engine)
@@ -136,6 +143,11 @@ class SimStream:
         item = Item(self, submission, call, needs, self._waits)
         self._waits = []
         return item
+
+
+def _copy_all(sources: Sequence[Any], targets: Sequence[Any]) -> None:
+    for source, target in zip(sources, targets, strict=True):
+        np.copyto(target, source)
 
 
 def _read_only(array: Any) -> Any:
