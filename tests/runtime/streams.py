@@ -64,8 +64,9 @@ def compute(work: ComputeTask, *reads: Buffer, scalars: tuple[Any, ...] = ()) ->
     return result
 
 
-def copy_task(buffer: Buffer) -> CopyTask:
-    return CopyTask(None, None, "local", buffer.nbytes)
+def copy_task(buffer: Buffer, part: tuple[slice, ...] | None = None) -> CopyTask:
+    """A copy of the whole buffer, or of a part of it to the same place."""
+    return CopyTask(part, part, "local", buffer.nbytes)
 
 
 def move(source: Buffer, device: Device) -> Buffer:

@@ -41,7 +41,7 @@ class Item:
     """One piece of queued work; it is also the event that marks its end."""
 
     __slots__ = (
-        "stream", "submission", "record", "call", "needs", "blockers", "waiters", "done", "error", "watched",
+        "stream", "submission", "record", "call", "needs", "blockers", "waiters", "offered", "done", "error", "watched",
     )  # fmt: skip
 
     def __init__(self, stream: Strand, record: Submission, call: Callable[[], None] | None, needs: Sequence[Event]):
@@ -52,6 +52,7 @@ class Item:
         self.needs = needs
         self.blockers = 0
         self.waiters: list[Item] = []
+        self.offered = False  # its strand was told to be ready because of it
         self.done = False
         self.error: BaseException | None = None
         self.watched = False  # a thread sleeps until this item is done
@@ -206,6 +207,7 @@ class Pool:
         self._idle = self._count
         self._changed = Condition(self.lock)
         self._ready: deque[Strand] = deque()
+        self._appending: set[Strand] = set()
         self._threads: list[threading.Thread] = []
         self._closed = False
         self._blas: SingleThreadedBlas | None = None
@@ -218,16 +220,25 @@ class Pool:
         with self.lock:
             if self._blas is None:
                 self._start()
+            self._appending.add(strand)
             try:
                 strand.last = item  # at once with the next line: no interrupt comes between a store and a call
                 strand.items.append(item)
-                if strand.items[0] is item and item.blockers == 0:
-                    self._ready.append(strand)
-                    self._changed.notify()
+                self._changed.notify(self._offer(strand))
             except BaseException:  # an interrupt: what is queued must run
-                if strand.items and strand.items[0] is item and not item.blockers and strand not in self._ready:
-                    self._ready.append(strand)
+                self._offer(strand)
                 raise
+            self._appending.discard(strand)
+
+    def _offer(self, strand: Strand) -> int:
+        """Let the head of a strand run, if it may and was not let before; how many strands became ready."""
+        if strand.items:
+            head = strand.items[0]
+            if not head.blockers and not head.offered:
+                head.offered = True  # at once with the next line
+                self._ready.append(strand)
+                return 1
+        return 0
 
     def synchronize(self, event: Item) -> None:
         """Run ready items in the calling thread until ``event`` is complete."""
@@ -251,6 +262,8 @@ class Pool:
 
     def _wait_for_change(self, event: Item) -> None:
         with self.lock:
+            for strand in list(self._appending):  # a destructor that computes waits in the middle of an append
+                self._offer(strand)
             while not self._ready and not event.done:
                 event.watched = True
                 self._changed.wait()
@@ -265,10 +278,7 @@ class Pool:
         ready = 0
         for waiter in item.waiters:
             waiter.blockers -= 1
-            strand = waiter.stream
-            if waiter.blockers == 0 and strand.items and strand.items[0] is waiter:
-                self._ready.append(strand)
-                ready += 1
+            ready += self._offer(waiter.stream)
         item.waiters = []
         return ready
 
@@ -319,9 +329,7 @@ class Pool:
         with self.lock:
             strand.items.popleft()
             ready = self.complete(item, error)
-            if strand.items and strand.items[0].blockers == 0:
-                self._ready.append(strand)
-                ready += 1
+            ready += self._offer(strand)
             self.wake(ready - 1, item)  # this thread takes one of them
 
     def _call(self, item: Item) -> BaseException | None:

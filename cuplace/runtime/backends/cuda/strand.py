@@ -171,10 +171,9 @@ class HostStream(CudaStream):
     def record(self, submission: int) -> CudaEvent | None:  # type: ignore[override]
         if self._done:
             self._done = False
-            if self._error is None:
-                return None
-            error, self._error = self._error, None
-            return CudaEvent(self, submission, self.lane, 0, 0, error)
+            error = self._error
+            self._ends()
+            return None if error is None else CudaEvent(self, submission, self.lane, 0, 0, error)
         self._apply_waits()
         self._last = super().record(submission)
         return self._last

@@ -45,6 +45,8 @@ class CudaStream:
         "_latches",
         "_outcomes",
         "_mover",
+        "_open",
+        "_outer",
         "_tail",
         "device",
         "home",
@@ -71,6 +73,8 @@ class CudaStream:
         self._error: BaseException | None = None
         self._outcomes: tuple[Outcome, ...] = ()
         self._held: list[Release] = []
+        self._open = False
+        self._outer: list[tuple[Any, ...]] = []
 
     def wait(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)
@@ -132,8 +136,16 @@ class CudaStream:
             stream.last_is(event)
         if self._held:
             self._release(event)
-        self._error = None  # last: a call that is interrupted records once more
+        self._ends()
         return event
+
+    def _ends(self) -> None:
+        """What was being enqueued is recorded. Last: a call that is interrupted before records once more."""
+        self._error = None
+        if not self._outer:
+            self._open = False
+        else:
+            self._tail, self._error, self._outcomes, self._held = self._outer.pop()
 
     def until_recorded(self, release: Release) -> None:
         """Call ``release(event)`` with the event that marks the end of what is being enqueued."""
@@ -183,6 +195,10 @@ class CudaStream:
 
     def _begins(self, needs: Sequence[Event], submission: Submission) -> bool:
         """Note what is being enqueued; False where it must not run, since something that it needs has failed."""
+        if self._open:  # a garbage collection has run a destructor that computes
+            self._outer.append((self._tail, self._error, self._outcomes, self._held))
+            self._held = []
+        self._open = True
         self._tail = (self, self.lane)
         outcomes: tuple[Outcome, ...] = ()
         for event in needs:

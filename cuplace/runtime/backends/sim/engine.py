@@ -85,11 +85,13 @@ class Engine:
 
     def step(self) -> bool:
         """Run one item, chosen by the seed among the heads that may run; False if there is none."""
-        ready = [stream for stream in self._busy if _may_run(stream)]
+        ready = [stream for stream in list(self._busy) if _may_run(stream)]
         if not ready:
             return False
         with Uninterrupted():
-            self._run_head(self._random.choice(ready))
+            stream = self._random.choice(ready)
+            if _may_run(stream):  # else a destructor that computes has run it meanwhile
+                self._run_head(stream)
         return True
 
     def _run_some(self) -> None:
@@ -110,6 +112,8 @@ class Engine:
 
 
 def _may_run(stream: SimStream) -> bool:
+    if not stream.items:
+        return False
     item = stream.items[0]
     unseen = item.unseen
     while unseen:
