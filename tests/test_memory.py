@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 from collections.abc import Callable
 from typing import Any
@@ -279,6 +280,23 @@ def test_numpy_takes_host_arrays_by_dlpack_without_a_copy(platform: Platform, ki
     taken = np.from_dlpack(x)
     np.testing.assert_array_equal(taken, np.arange(5))
     assert np.shares_memory(taken, np.asarray(x))
+    pinned, cpu = (3, 0), (1, 0)  # kDLCUDAHost, kDLCPU
+    assert x.__dlpack_device__() == (pinned if (platform.name, kind) == ("cuda", "pinned_host") else cpu)
+    for asked in (None, x.__dlpack_device__(), cpu):
+        told = _device_told_by(x.__dlpack__(max_version=(1, 0), dl_device=asked))
+        assert told == (x.__dlpack_device__() if asked is None else asked)
+    copied = x.__dlpack__(max_version=(1, 0), copy=True)
+    assert _device_told_by(copied) == cpu
+    with pytest.raises(BufferError):
+        x.__dlpack__(max_version=(1, 0), dl_device=(2, 0))
+
+
+def _device_told_by(capsule: Any) -> tuple[int, int]:
+    """The device in a versioned capsule: version, context, deleter, flags and the address of the data come before."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    device = (ctypes.c_int32 * 2).from_address(pointer(capsule, b"dltensor_versioned") + 40)
+    return device[0], device[1]
 
 
 # --- loops ------------------------------------------------------------------------------------------------

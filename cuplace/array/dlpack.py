@@ -10,6 +10,7 @@ import numpy as np
 from cuplace.array.foreign import duplicate
 from cuplace.array.interop import host_value
 from cuplace.errors import DLPackCopyError, DLPackDeviceError, DLPackShardingError, DLPackStreamError
+from cuplace.placement.memory_space import PINNED_HOST
 from cuplace.runtime.caller import caller
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Exchange
     from cuplace.runtime.buffer import Buffer
 
-_CPU, _CUDA = 1, 2  # DLPack's names of memory
+_CPU, _CUDA, _PINNED = 1, 2, 3  # DLPack's names of memory
 _NO_ORDER, _LEGACY = -1, 1  # DLPack's names of streams
 _HOST = (_CPU, 0)
 
@@ -50,8 +51,8 @@ def to_dlpack(
     here = dlpack_device(array)
     versioned = max_version is not None and max_version[0] >= 1
     there = here if dl_device is None else tuple(dl_device)
-    if there == _HOST:
-        return _host_capsule(array, stream, versioned, copy, here == _HOST)
+    if there == _HOST or here[0] == _PINNED == there[0]:
+        return _host_capsule(array, stream, versioned, copy, there)
     if there != here:
         raise DLPackDeviceError(there, here)
     return _device_capsule(array, stream, versioned, copy)
@@ -63,7 +64,11 @@ def dlpack_device(array: Array) -> tuple[int, int]:
     if devices > 1:
         raise DLPackShardingError(devices)
     buffer = array._live()[0]
-    return _HOST if _exchange_of(buffer) is None else (_CUDA, buffer.device.gpu)
+    if _exchange_of(buffer) is not None:
+        return _CUDA, buffer.device.gpu
+    memory = buffer.block.arena.memory
+    is_pinned = memory.kind == PINNED_HOST and memory.backend.exchange is not None
+    return (_PINNED, 0) if is_pinned else _HOST
 
 
 def _exchange_of(buffer: Buffer) -> Exchange | None:
@@ -94,15 +99,20 @@ def _let_go(loan: Any) -> None:
     """The loan ends with the last reference to it, which is this call's."""
 
 
-def _host_capsule(array: Array, stream: Any, versioned: bool, copy: bool | None, is_host: bool) -> Any:
+def _host_capsule(array: Array, stream: Any, versioned: bool, copy: bool | None, there: tuple[int, int]) -> Any:
     if stream is not None:
         raise DLPackStreamError(stream, "None, since the capsule's memory is the host's")
-    if copy is False and not is_host:
+    buffer: Buffer = array._live()[0]
+    if copy is False and _exchange_of(buffer) is not None:
         raise DLPackCopyError("the values are on a GPU, and the host was asked for")
     host = host_value(array)
-    if _is_copied(versioned, copy):
+    copied = _is_copied(versioned, copy)
+    if copied:
         host = np.array(host)
-    return host.__dlpack__(max_version=(1, 0) if versioned else None)
+    capsule = host.__dlpack__(max_version=(1, 0) if versioned else None)
+    if there[0] == _PINNED and not copied:
+        buffer.block.arena.memory.backend.exchange.say_pinned(capsule)
+    return capsule
 
 
 def _is_copied(versioned: bool, copy: bool | None) -> bool:

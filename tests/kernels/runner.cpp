@@ -38,6 +38,8 @@ static void call(const Request& request, char* source, char* target) {
     checksum(words, request.numbers[0], reinterpret_cast<unsigned long long*>(target));
   } else if (name == "latch") {
     latch(reinterpret_cast<unsigned*>(source), reinterpret_cast<unsigned*>(target), request.numbers[0]);
+  } else if (name == "arrive") {
+    arrive(reinterpret_cast<unsigned*>(target));
   } else if (name == "spin") {
     const unsigned long long start = nanoseconds();
     spin(request.numbers[0]);

@@ -117,6 +117,10 @@ def test_a_latch_tells_whether_it_was_opened(run: Run) -> None:
     assert run("latch", held, bytes(4), numbers=(1000,), blocks=1, threads=1) == (2).to_bytes(4, "little")
 
 
+def test_arriving_is_told(run: Run) -> None:
+    assert run("arrive", b"", bytes(8), blocks=1, threads=1) == (1).to_bytes(8, "little")
+
+
 def test_spin_takes_its_time(run: Run) -> None:
     took = run("spin", b"", bytes(8), numbers=(100_000,), blocks=1, threads=1)
     assert int.from_bytes(took, "little") >= 100_000

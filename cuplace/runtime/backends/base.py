@@ -137,6 +137,9 @@ class Exchange(Protocol):
     def capsule(self, view: Any, versioned: bool, copied: bool) -> Any:
         """A DLPack capsule of an array; ``copied`` says that its memory is the receiver's alone."""
 
+    def say_pinned(self, capsule: Any) -> None:
+        """Let a versioned capsule of host memory say that the memory is pinned."""
+
     def interface(self, view: Any, stream: Stream) -> dict[str, Any]:
         """What ``__cuda_array_interface__`` says of an array that work on ``stream`` may use."""
 

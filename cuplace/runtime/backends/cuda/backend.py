@@ -21,7 +21,7 @@ from cuplace.runtime.backends.cuda.exchange import CudaExchange
 from cuplace.runtime.backends.cuda.gpu import MOST_STREAMS, Gpu
 from cuplace.runtime.backends.cuda.host import HostCopies
 from cuplace.runtime.backends.cuda.host_moves import HostMover
-from cuplace.runtime.backends.cuda.lane import CudaEvent
+from cuplace.runtime.backends.cuda.lane import CudaEvent, HostHome
 from cuplace.runtime.backends.cuda.latch import Latches
 from cuplace.runtime.backends.cuda.library import ArrayModule
 from cuplace.runtime.backends.cuda.links import Links
@@ -30,7 +30,7 @@ from cuplace.runtime.backends.cuda.pinned import PinnedPool, PinnedStorage
 from cuplace.runtime.backends.cuda.ring import PinnedRing
 from cuplace.runtime.backends.cuda.storage import CudaPool, CudaStorage
 from cuplace.runtime.backends.cuda.strand import HostStream, declare
-from cuplace.runtime.backends.cuda.stream import CudaStream
+from cuplace.runtime.backends.cuda.stream import CudaStream, Home
 from cuplace.runtime.config import config
 from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults
@@ -97,27 +97,28 @@ class CudaBackend:
         mover: Mover
         if role == "host":
             lane, worker = gpu.host_lane()
-            return HostStream(device, lane, gpu, self._host, self._latches, worker, self._is_pinned)
+            return HostStream(device, lane, self._host, self._latches, worker, self._is_pinned)
         if role in ("upload", "download"):
             mover = HostMover(self.ring, self._pins)
-            return self._stream(device, role, f"{device} {role}", gpu.lane(role, device.partition), gpu, mover)
+            home: Home = gpu if role == "upload" else HostHome()
+            return self._stream(device, role, f"{device} {role}", gpu.lane(role, device.partition), home, mover)
         if peer is None:
             return self._stream(device, role, f"{device} {role}", gpu.lane(role, device.partition), gpu)
         name = f"{device} -> {peer}"
         if peer.gpu == device.gpu:
             return self._stream(device, role, name, gpu.lane("local", device.partition), gpu, LocalMover())
-        home = self._gpu(peer)
+        there = self._gpu(peer)
         out = gpu.lane("out", peer.gpu)
-        departure = self._stream(device, role, name, out, home)
-        arrival = self._stream(peer, role, f"{name}, arrival", home.lane("in", device.gpu), home)
-        if self.links.path(gpu, home, departure, arrival) == "peer":
-            mover = PeerMover(device, peer, (gpu, home), arrival)
+        departure = self._stream(device, role, name, out, there)
+        arrival = self._stream(peer, role, f"{name}, arrival", there.lane("in", device.gpu), there)
+        if self.links.path(gpu, there, departure, arrival) == "peer":
+            mover = PeerMover(device, peer, (gpu, there), arrival)
         else:
             mover = StagedMover(device, peer, arrival, self.ring)
         slowdown = self.links.faults.slowdown(device.gpu, peer.gpu)
         if slowdown > 1.0:
             mover = SlowMover(mover, (slowdown - 1.0) / self.topology.link(device.gpu, peer.gpu).most)
-        return self._stream(device, role, name, out, home, mover)
+        return self._stream(device, role, name, out, there, mover)
 
     def storage(self, device: Device, arena: str) -> CudaPool:
         if arena == COMPUTE:
@@ -183,7 +184,7 @@ class CudaBackend:
         return gpu
 
     def _stream(
-        self, device: Device, role: str, name: str, on: lane.Lane, home: Gpu, mover: Mover | None = None
+        self, device: Device, role: str, name: str, on: lane.Lane, home: Home, mover: Mover | None = None
     ) -> CudaStream:
         return CudaStream(device, role, name, on, home, self._host, self._latches, mover)
 

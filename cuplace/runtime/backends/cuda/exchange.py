@@ -24,6 +24,8 @@ LEGACY, PER_THREAD = 1, 2
 _VERSION = (1, 0)
 _READ_ONLY, _IS_COPIED = 1, 2  # flags of DLPack
 _FLAGS_AT = 24  # bytes from the start of a versioned tensor: version, context and deleter come before
+_DEVICE_AT = 40  # then the flags and the address of the data
+_PINNED = 3  # DLPack's name of pinned memory of the host
 
 
 class CudaExchange:
@@ -75,6 +77,9 @@ class CudaExchange:
             _set_flags(capsule, _IS_COPIED if copied else _READ_ONLY)
         return capsule
 
+    def say_pinned(self, capsule: Any) -> None:
+        ctypes.c_int32.from_address(_address_of(capsule) + _DEVICE_AT).value = _PINNED
+
     def interface(self, view: Any, stream: Any) -> dict[str, Any]:
         return {
             "shape": view.shape, "typestr": view.dtype.str, "strides": None, "version": 3,
@@ -115,8 +120,13 @@ def _described(owner: Any, described: dict[str, Any], gpu: int) -> Any:
 
 
 def _set_flags(capsule: Any, flags: int) -> None:
+    ctypes.c_uint64.from_address(_address_of(capsule) + _FLAGS_AT).value = flags
+
+
+def _address_of(capsule: Any) -> int:
+    """Where the tensor of a versioned capsule is described."""
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
     address = pointer(capsule, b"dltensor_versioned")
-    assert address is not None
-    ctypes.c_uint64.from_address(address + _FLAGS_AT).value = flags
+    assert isinstance(address, int)
+    return address

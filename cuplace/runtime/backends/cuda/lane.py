@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import cupy
 from cupy.cuda import runtime
 
+from cuplace import errors
 from cuplace.runtime.backends.cuda.failure import NOT_READY, is_sticky
 
 if TYPE_CHECKING:
@@ -30,6 +31,12 @@ _PATIENCE = 0.02  # afterwards a pause is this part of the time waited so far
 _LONGEST_PAUSE = 1e-3
 
 _disable_timing = 2
+
+
+class HostHome:
+    """The home of work that writes memory of the host, which is not lost with a GPU."""
+
+    lost: errors.DeviceLostError | None = None
 
 
 class Outcome:
@@ -89,7 +96,7 @@ class CudaEvent:
         lane = self.lane
         if self.seq > lane.completed and lane.gpu.lost is not None:
             return lane.gpu.lost
-        home: Gpu = self.stream.home
+        home: Gpu | HostHome = self.stream.home
         return home.lost
 
 

@@ -20,7 +20,7 @@ import numpy as np
 from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cuda import hooks
-from cuplace.runtime.backends.cuda.lane import CudaEvent, Outcome, query
+from cuplace.runtime.backends.cuda.lane import CudaEvent, HostHome, Outcome, query
 from cuplace.runtime.backends.cuda.pieces import copy_host
 from cuplace.runtime.backends.cuda.pinned import address_of
 from cuplace.runtime.backends.cuda.stream import CudaStream
@@ -120,11 +120,11 @@ class HostStream(CudaStream):
     __slots__ = ("_done", "_is_pinned", "_last", "_waits", "_worker")
 
     def __init__(
-        self, device: Device, lane: Lane, home: Gpu, host: HostCopies, latches: Latches, worker: HostWorker,
+        self, device: Device, lane: Lane, host: HostCopies, latches: Latches, worker: HostWorker,
         is_pinned: IsPinned,
     ) -> None:  # fmt: skip
         """``is_pinned(address)``: whether copies of CUDA may use the memory there, too."""
-        super().__init__(device, "host", f"{device} host", lane, home, host, latches)
+        super().__init__(device, "host", f"{device} host", lane, HostHome(), host, latches)
         self._worker = worker
         self._is_pinned = is_pinned
         self._waits: list[CudaEvent] = []

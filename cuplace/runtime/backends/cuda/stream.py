@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import cupy
 import numpy as np
@@ -13,7 +13,7 @@ from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cuda.copies import LocalMover, Mover
 from cuplace.runtime.backends.cuda.failure import status_of
-from cuplace.runtime.backends.cuda.lane import CudaEvent, Lane, Outcome
+from cuplace.runtime.backends.cuda.lane import CudaEvent, HostHome, Lane, Outcome
 from cuplace.runtime.backends.cuda.ring import RingFullError
 from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
 from cuplace.runtime.shortage import out_of_memory, reclaim
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.submission import Submission
 
 Release = Callable[[CudaEvent], None]
+Home: TypeAlias = "Gpu | HostHome"
 
 
 class CudaStream:
@@ -34,7 +35,7 @@ class CudaStream:
 
     Attributes:
         lane: where its work is enqueued first; waits are made there.
-        home: the GPU whose memory its work writes.
+        home: the GPU whose memory its work writes, or the host.
         path: how the copies of a move stream travel; None for other streams.
     """
 
@@ -57,7 +58,7 @@ class CudaStream:
     )
 
     def __init__(
-        self, device: Device, role: str, name: str, lane: Lane, home: Gpu, host: HostCopies, latches: Latches,
+        self, device: Device, role: str, name: str, lane: Lane, home: Home, host: HostCopies, latches: Latches,
         mover: Mover | None = None,
     ) -> None:  # fmt: skip
         self.device = device
