@@ -20,6 +20,7 @@ def test_a_buffer_says_what_it_is(platform: Platform) -> None:
     assert put(platform.devices[1], VALUES).id > buffer.id
 
 
+@pytest.mark.order(once=True)
 def test_views_of_the_host_are_counted_and_read_only(platform: Platform) -> None:
     """Where the host reads the memory in place (cpu) there is an export as long as any view of it lives."""
     in_place = platform.backend.host_view(VALUES) is not None
@@ -42,6 +43,7 @@ def test_views_of_the_host_are_counted_and_read_only(platform: Platform) -> None
     assert len(buffer.exports) == 0
 
 
+@pytest.mark.order(once=True)
 def test_a_view_keeps_the_memory_of_a_dropped_buffer(platform: Platform) -> None:
     device = platform.devices[0]
     for source in (put(device, VALUES), compute(SQUARE, put(device, VALUES))):
@@ -59,6 +61,7 @@ def test_a_view_keeps_the_memory_of_a_dropped_buffer(platform: Platform) -> None
     assert used(platform) == {"bytes_in_use": 0, "bytes_parked": 0}
 
 
+@pytest.mark.order(once=True)
 def test_memory_comes_back_when_the_last_view_goes(platform: Platform) -> None:
     device = platform.devices[0]
     buffer = put(device, VALUES)

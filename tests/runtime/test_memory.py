@@ -28,6 +28,8 @@ from tests.runtime.streams import (
     used,
 )
 
+pytestmark = pytest.mark.order(once=True)
+
 COUNT = 64
 NBYTES = COUNT * 8
 

@@ -45,6 +45,7 @@ SOURCES = {
 # ---------------------------------------------------------------------- order
 
 
+@pytest.mark.order(once=True)
 def test_a_reader_waits_for_writers_of_other_streams_only(platform: Platform) -> None:
     device, other = platform.devices[:2]
     latches = [platform.scheduler.hold(stream) for stream in (device.upload, device.compute)]
@@ -62,6 +63,7 @@ def test_a_reader_waits_for_writers_of_other_streams_only(platform: Platform) ->
     np.testing.assert_array_equal(read(moved), (VALUES + 1) ** 2)
 
 
+@pytest.mark.order(once=True)
 def test_a_writer_waits_for_the_latest_reader_of_each_stream(platform: Platform) -> None:
     device, other, third = platform.devices[:3]
     source = put(device, VALUES)
@@ -85,6 +87,7 @@ def test_a_writer_waits_for_the_latest_reader_of_each_stream(platform: Platform)
     np.testing.assert_array_equal(read(source), VALUES * 5)
 
 
+@pytest.mark.order(once=True)
 def test_moves_of_one_plan_do_not_wait_for_one_another(platform: Platform) -> None:
     """Four sources on four devices write disjoint quarters of one target."""
     scheduler = platform.scheduler
@@ -111,6 +114,7 @@ def test_moves_of_one_plan_do_not_wait_for_one_another(platform: Platform) -> No
     np.testing.assert_array_equal(read(doubled), VALUES * 10 + 1)
 
 
+@pytest.mark.order(once=True)
 def test_all_moves_of_a_plan_wait_for_what_was_there(platform: Platform) -> None:
     scheduler = platform.scheduler
     device, other, third = platform.devices[:3]
@@ -296,6 +300,7 @@ def test_an_upload_record_tells_bytes_and_path(platform: Platform) -> None:
     assert record.stream is platform.devices[2].upload
 
 
+@pytest.mark.order(once=True)
 def test_uploads_that_cannot_be_cast_raise_and_change_nothing(platform: Platform) -> None:
     device = platform.devices[0]
     buffer = put(device, VALUES)
@@ -359,6 +364,7 @@ def test_adopted_memory_counts_for_what_its_stream_has_enqueued(platform: Platfo
     np.testing.assert_array_equal(read(result), VALUES + 1)
 
 
+@pytest.mark.order(once=True)
 def test_an_owner_lives_as_long_as_work_needs_it_and_no_longer(platform: Platform) -> None:
     device, other = platform.devices[:2]
     foreign = foreign_array(device, VALUES.copy())
@@ -376,6 +382,7 @@ def test_an_owner_lives_as_long_as_work_needs_it_and_no_longer(platform: Platfor
     assert block.storage is None
 
 
+@pytest.mark.order(once=True)
 def test_lent_memory_is_complete_for_their_stream_and_read_by_it(platform: Platform) -> None:
     """Their stream waits for our write; our next write waits for their use."""
     scheduler = platform.scheduler
@@ -409,6 +416,7 @@ def copy_task_of(array: Any) -> CopyTask:
     return CopyTask(None, None, "local", array.nbytes)
 
 
+@pytest.mark.order(once=True)
 def test_lending_to_the_host_waits(platform: Platform) -> None:
     device = platform.devices[0]
     result = compute(ADD_ONE, put(device, VALUES))
@@ -416,6 +424,7 @@ def test_lending_to_the_host_waits(platform: Platform) -> None:
         np.testing.assert_array_equal(host_values(array), VALUES + 1)
 
 
+@pytest.mark.order(once=True)
 def test_what_is_known_to_have_failed_is_not_lent(platform: Platform) -> None:
     device = platform.devices[0]
     result = compute(failing("boom"), put(device, VALUES))
@@ -429,6 +438,7 @@ def test_what_is_known_to_have_failed_is_not_lent(platform: Platform) -> None:
 # ---------------------------------------------------------------------- failures
 
 
+@pytest.mark.order(once=True)
 @pytest.mark.parametrize("seconds", [0.0, LONG])
 def test_a_failure_is_told_by_the_wait_with_the_users_line(platform: Platform, seconds: float) -> None:
     device, other = platform.devices[:2]
@@ -448,6 +458,7 @@ def test_a_failure_is_told_by_the_wait_with_the_users_line(platform: Platform, s
     assert raised[0].__notes__ == [f"raised by 'failing', enqueued at {__file__}:{line} ({function})"]
 
 
+@pytest.mark.order(once=True)
 @pytest.mark.parametrize("seconds", [0.0, LONG])
 def test_a_failure_concerns_nobody_else(platform: Platform, seconds: float) -> None:
     device, other = platform.devices[:2]
@@ -463,6 +474,7 @@ def test_a_failure_concerns_nobody_else(platform: Platform, seconds: float) -> N
     assert platform.scheduler.is_ready([result])
 
 
+@pytest.mark.order(once=True)
 @pytest.mark.parametrize("seconds", [0.0, LONG])
 def test_what_a_failed_reader_read_may_be_written_again(platform: Platform, seconds: float) -> None:
     """Waiting for a reader is a matter of order only; its failure is not the writer's."""
@@ -475,6 +487,7 @@ def test_what_a_failed_reader_read_may_be_written_again(platform: Platform, seco
     np.testing.assert_array_equal(read(failed), VALUES * 3)
 
 
+@pytest.mark.order(once=True)
 def test_half_a_target_that_failed_fails_as_a_whole(platform: Platform) -> None:
     device, other, home = platform.devices[:3]
     good, bad = put(device, VALUES), compute(failing("boom"), put(other, VALUES))
@@ -491,6 +504,7 @@ def test_half_a_target_that_failed_fails_as_a_whole(platform: Platform) -> None:
     np.testing.assert_array_equal(read(good), VALUES)
 
 
+@pytest.mark.order(once=True)
 def test_failures_do_not_pile_up(platform: Platform) -> None:
     device = platform.devices[0]
     source = put(device, VALUES)
@@ -500,6 +514,7 @@ def test_failures_do_not_pile_up(platform: Platform) -> None:
     np.testing.assert_array_equal(read(compute(ADD_ONE, source)), VALUES + 1)
 
 
+@pytest.mark.order(once=True)
 def test_a_copy_that_does_not_fit_leaves_no_trace(platform: Platform) -> None:
     """A mistake inside a call: the moves before it are in order all the same."""
     device, other = platform.devices[:2]

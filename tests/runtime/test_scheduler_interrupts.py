@@ -20,6 +20,8 @@ from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, copy_task, finish, move, new, put, read, used
 
+pytestmark = pytest.mark.order(once=True)
+
 RUNTIME = os.path.join(os.path.dirname(cuplace.__file__), "runtime")
 VALUES = np.arange(64, dtype=np.int64)
 

@@ -122,6 +122,19 @@ def test_a_wait_brings_back_what_was_parked(platform: Platform) -> None:
     assert platform.scheduler.parking == set()
 
 
+@pytest.mark.parametrize("arena", [COMPUTE, TRANSFER])
+def test_memory_that_nothing_used_comes_back(platform: Platform, arena: str) -> None:
+    device = platform.devices[0]
+    like = put(device, VALUES)
+    read(like)
+    before = device.memory_stats()
+    unused = new(device, like, arena)
+    assert device.memory_stats()["bytes_in_use"] == before["bytes_in_use"] + VALUES.nbytes
+    del unused
+    platform.scheduler.park()
+    assert device.memory_stats()["bytes_in_use"] == before["bytes_in_use"]
+
+
 @each_door
 def test_each_door_bounds_what_is_unfinished(
     platform: Platform, door: Callable[[Buffer], Door], monkeypatch: pytest.MonkeyPatch
@@ -195,13 +208,31 @@ def test_a_latch_is_a_record_and_bounds_what_follows(platform: Platform) -> None
     latch.release()
 
 
+def test_draining_waits_for_all_that_is_enqueued(platform: Platform) -> None:
+    device, other = platform.devices[:2]
+    source = put(device, VALUES)
+    results = [submits_one(source)() for _ in range(4)]
+    moved = [move(result, other) for result in results]
+    platform.scheduler.drain([device.compute, device.transfer_to(other)])
+    assert all(event.done for buffer in (*results, *moved) for event in buffer.writes)
+
+
+def test_adopted_memory_is_as_of_its_stream(platform: Platform) -> None:
+    device = platform.devices[0]
+    latch = platform.scheduler.hold(device.download)
+    buffer = platform.scheduler.adopt(foreign_array(device, VALUES.copy()), device, device.download)
+    assert not platform.scheduler.is_ready([buffer])
+    latch.release()
+    np.testing.assert_array_equal(read(buffer), VALUES)
+
+
 def test_poisoned_memory_is_ready_before_it_is_used(platform: Platform) -> None:
     config.update("poison", True)
     device = platform.devices[0]
     for _ in range(5):
         read(put(device, VALUES))
         result = new(device, put(device, VALUES), COMPUTE)
-        platform.scheduler.submit(task(lambda: VALUES.sum()), device.compute, (), (result,))
+        platform.scheduler.submit(task(VALUES.sum), device.compute, (), (result,))
         np.testing.assert_array_equal(read(result), np.full(12, VALUES.sum()))
 
 

@@ -20,6 +20,8 @@ from cuplace.transfer.execute import gather_to_host, move, upload
 from cuplace.transfer.plan import plan_move
 from tests.transfer.shardings import mesh, transfers
 
+pytestmark = pytest.mark.order(once=True)
+
 F32 = np.dtype("float32")
 HOST_KINDS = KINDS[1:]
 

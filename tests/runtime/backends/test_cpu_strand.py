@@ -16,6 +16,8 @@ from cuplace.runtime.backends.cpu.strand import INLINE_SECONDS, SHARED_SECONDS
 from cuplace.runtime.platform import Platform, open_platform
 from tests.runtime.streams import ADD_ONE, LONG, SQUARE, compute, failing, in_threads, jitter, move, put, read, task
 
+pytestmark = pytest.mark.order(once=True)
+
 VALUES = np.arange(12, dtype=np.int64)
 
 

@@ -16,6 +16,8 @@ from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, finish, move, new, put, read, task
 
+pytestmark = pytest.mark.order(once=True)
+
 VALUES = np.arange(24, dtype=np.int64)
 MIB = 1 << 20
 

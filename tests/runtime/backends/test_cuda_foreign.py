@@ -12,6 +12,8 @@ from cuplace.runtime.platform import Platform
 from tests.fakegpus import Case
 from tests.runtime.streams import ADD_ONE, compute, move, put, read
 
+pytestmark = pytest.mark.order(once=True)
+
 VALUES = np.arange(24, dtype=np.int64)
 CASES = [Case("eager"), Case("lazy"), Case("lazy", gpus=1), *[Case("random", seed) for seed in range(21, 27)],
          Case("threads")]  # fmt: skip

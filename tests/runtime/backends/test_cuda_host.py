@@ -19,6 +19,8 @@ from tests import fakecuda, fakegpus
 from tests.fakegpus import CASES, Case
 from tests.runtime.streams import ADD_ONE, compute, finish, in_threads, put, read
 
+pytestmark = pytest.mark.order(once=True)
+
 MIB = 1 << 20
 EAGER = Case("eager")
 

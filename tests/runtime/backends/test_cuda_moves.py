@@ -20,6 +20,8 @@ from tests.fakegpus import Case
 from tests.memory import foreign_array
 from tests.runtime.streams import finish, move, put, read
 
+pytestmark = pytest.mark.order(once=True)
+
 FULL = slice(None)
 CHUNK_BYTES = "cuplace.runtime.backends.cuda.copies.CHUNK_BYTES"
 ALL_PATHS = [Case("eager"), Case("eager", gpus=1), Case("eager", peers=False)]

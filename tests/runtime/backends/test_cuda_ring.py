@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
 from cuplace.runtime.backends.cuda.ring import ALIGNMENT, PinnedBlock, PinnedRing
 
+pytestmark = pytest.mark.order(once=True)
+
 MIB = 1 << 20
 
 

@@ -19,6 +19,8 @@ from tests.fakegpus import CASES, Case
 from tests.memory import foreign_array
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, failing, finish, in_threads, move, new, put, read
 
+pytestmark = pytest.mark.order(once=True)
+
 VALUES = np.arange(24, dtype=np.int64)
 MOST_STREAMS = 32
 

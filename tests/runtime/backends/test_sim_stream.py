@@ -15,6 +15,8 @@ from cuplace.runtime.backends.sim.engine import EAGERNESS
 from cuplace.runtime.platform import Platform, open_platform
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, failing, move, put, read, task
 
+pytestmark = pytest.mark.order(once=True)
+
 VALUES = np.arange(12, dtype=np.int64)
 
 
