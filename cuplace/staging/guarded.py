@@ -20,8 +20,9 @@ def judge_call(executable: Executable, operands: Sequence[Any]) -> None:
     Raises:
         TransferGuardError: a RuntimeError. Nothing has been done then.
     """
+    where = executable.results[0][1].sharding if executable.results else None
     for position, _ in executable.numbers:
-        judge_upload(typeof(operands[position]), executable.results[0][1].sharding, False)
+        judge_upload(typeof(operands[position]), where, False)
     for position, _, plan, sharding in executable.entries:
         if plan is not None:
             judge_move(operands[position].aval, plan, False)

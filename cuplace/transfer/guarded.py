@@ -16,8 +16,8 @@ _STAGED = "staged"
 _DEVICE = "device"
 
 
-def judge_upload(aval: object, target: Sharding, explicit: bool) -> None:
-    """Before a value from the host goes to devices; ``aval`` is the type that it has.
+def judge_upload(aval: object, target: Sharding | None, explicit: bool) -> None:
+    """Before a value from the host goes to devices; ``aval`` is the type that it has. ``target`` is for the error.
 
     Raises:
         TransferGuardError: a RuntimeError.
@@ -33,7 +33,8 @@ def judge_move(aval: object, plan: TransferPlan, explicit: bool) -> None:
     """
     kind = _kind_of(plan)
     if kind is not None:
-        judge(kind, explicit, lambda: f"aval={aval!r}, sharding={plan.source}, dst_sharding={plan.target}")
+        source = f"sharding={plan.source}, " if explicit else ""  # as JAX's texts do
+        judge(kind, explicit, lambda: f"aval={aval!r}, {source}dst_sharding={plan.target}")
     judge_bounces(plan)
 
 

@@ -214,6 +214,25 @@ def test_an_eager_function_runs_quickly_in_a_guard_only_where_nothing_moves(plat
             assert found(lambda: 1.0 + v.u) == UP
 
 
+def test_texts_of_moves_are_those_of_jax(platform):
+    v = Arrays(platform)
+    implicit, explicit = lambda: v.u + v.x1, lambda: cuplace.device_put(v.u, v.devices[1])
+    for call, source in [(implicit, ""), (explicit, f"sharding={v.u.sharding}, ")]:
+        with cuplace.transfer_guard("disallow_explicit"), pytest.raises(errors.TransferGuardError) as caught:
+            call()
+        assert str(caught.value).splitlines()[0] == (
+            "INVALID_ARGUMENT: Disallowed device-to-device transfer: aval=ShapedArray(float32[8]), "
+            f"{source}dst_sharding={v.x1.sharding}"
+        )
+
+
+def test_a_function_without_results_is_judged_by_its_operands(platform):
+    nothing = cuplace.jit(lambda x, y: (), keep_unused=True)
+    with cuplace.transfer_guard("disallow"):
+        assert found(nothing, Arrays(platform).u, VALUES) in (None, UP)
+        assert found(nothing, 1.0, 2) in (None, UP)
+
+
 def test_text_of_reading_names_the_shard(platform):
     v = Arrays(platform)
     device = v.devices[0]
