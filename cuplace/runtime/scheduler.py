@@ -39,7 +39,7 @@ from cuplace.runtime.submission import (
     Submission,
     SubmissionLog,
 )
-from cuplace.runtime.task import LATCH, ComputeTask, Task
+from cuplace.runtime.task import LATCH, ComputeTask, PackedUpload, Task
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Event, Latch, Stream
@@ -76,8 +76,8 @@ class Scheduler:
         self._view = backend.view
         self.lock: Any = threading.RLock()
         self.log = SubmissionLog()
-        self.faults = NO_FAULTS
         self.devices: tuple[Device, ...] = ()  # the platform sets them
+        self.faults = NO_FAULTS
         self.graveyard: Graveyard = deque()
         self.parking: set[DeviceMemory] = set()
         self._run_ahead: deque[Event] = deque()

@@ -138,7 +138,6 @@ class Strand:
         submission.end = _now()
         self.last = None
 
-    def hold(self, submission: Submission) -> Gate:
     def upload_packed(
         self, sources: Sequence[np.ndarray[Any, Any]], targets: Sequence[Any], submission: Submission
     ) -> None:
@@ -151,6 +150,7 @@ class Strand:
         submission.end = _now()
         self.last = None
 
+    def hold(self, submission: Submission) -> Gate:
         item = self._item(None, (), submission)
         gate = Gate(item, self.pool)
         self._append(item)
@@ -186,12 +186,12 @@ class Strand:
         self.pool.append(self, item)
 
 
-def _workers() -> int:
 def _copy_all(sources: Sequence[np.ndarray[Any, Any]], targets: Sequence[Any]) -> None:
     for source, target in zip(sources, targets, strict=True):
         np.copyto(target, source, casting="unsafe")
 
 
+def _workers() -> int:
     """One worker less than the cores that this process may use: the thread that waits is one more."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, cores - 1)

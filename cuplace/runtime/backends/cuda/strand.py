@@ -250,9 +250,9 @@ def _done(call: Call | None, submission: Submission) -> BaseException | None:
     except Exception as error:
         return errors.with_user_line(error, submission.name, submission.line)
     finally:
+        submission.end = time.perf_counter_ns()
 
 
 def _copy_all(sources: Sequence[Any], targets: Sequence[Any]) -> None:
     for source, target in zip(sources, targets, strict=True):
         copy_host(target, source)
-        submission.end = time.perf_counter_ns()

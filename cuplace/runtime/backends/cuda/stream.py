@@ -113,10 +113,6 @@ class CudaStream:
                     raise
                 self._fails(error, submission)
 
-    def hold(self, submission: Submission) -> CudaLatch:
-        self._begins((), submission)
-        with Uninterrupted():
-            return self._latches.hold(self)
     def upload_packed(
         self, sources: Sequence[np.ndarray[Any, Any]], targets: Sequence[Any], submission: Submission
     ) -> None:
@@ -128,6 +124,10 @@ class CudaStream:
                     raise
                 self._fails(error, submission)
 
+    def hold(self, submission: Submission) -> CudaLatch:
+        self._begins((), submission)
+        with Uninterrupted():
+            return self._latches.hold(self)
 
     def record(self, submission: int) -> CudaEvent:
         stream, lane = self._tail
