@@ -348,13 +348,16 @@ def bounded(platform: Platform) -> Platform:
 
 
 def put_many(count: int, device: cuplace.Device) -> None:
-    """Puts of 1 MiB of which nobody waits for one, and what that takes at most."""
+    """Puts of 1 MiB of which nobody waits for one, onto a device that is busy at first, and what that takes at most."""
     staging = config.staging_bytes if device.platform == "gpu" else 0
     before = fakecuda.counters() if staging else None
     values = np.zeros(MIB // 4, np.float32)
+    latch = device.scheduler.hold(device.upload)
+    threading.Timer(0.5, latch.release).start()
     for i in range(count):
         values[0] = i
         last = cuplace.device_put(values, device)
+    assert not latch.held, "no call has waited"
     most = 32 * MIB + 2 * MIB
     assert usage(device).peak <= most
     if before is not None:
