@@ -32,7 +32,7 @@ def live_arrays(platform: str | None = None) -> list[Array]:
         RuntimeError: there is no such platform here.
 
     >>> import numpy as np, cuplace
-    >>> x = cuplace.device_put(np.arange(4))
+    >>> x = cuplace.device_put(np.arange(4, dtype=np.int32))
     >>> any(y is x for y in cuplace.live_arrays())
     True
     >>> x.delete()
