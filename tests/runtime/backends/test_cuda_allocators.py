@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import cuplace
-from cuplace.errors import OutOfMemoryError
-from cuplace.runtime.platform import Platform
+from cuplace.errors import DeviceLostError, OutOfMemoryError
+from cuplace.runtime.platform import Platform, activated
 from cuplace.runtime.usage import GpuUsage
-from tests import fakecuda
+from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
 from tests.runtime.streams import ADD_ONE, compute, finish, move, put, read
 
@@ -26,7 +26,7 @@ LAZY = pytest.mark.parametrize("cuda", [Case("lazy")], ids=lambda case: case.lab
 
 
 @pytest.fixture(autouse=True)
-def usual_allocator(cuda: Platform) -> Iterator[None]:
+def usual_allocator(fake_gpus: None) -> Iterator[None]:
     """CuPy's allocator is afterwards what it was."""
     from cupy.cuda import get_allocator, set_allocator
 
@@ -455,3 +455,20 @@ def test_a_limit_of_cupys_pool_is_told(cuda: Platform) -> None:
     with pytest.raises(OutOfMemoryError, match=r"The allocator said: .* limit set to: 3,145,728 bytes"):
         put(cuda.devices[0], VALUES)
     np.testing.assert_array_equal(read(kept), VALUES)
+
+
+def test_a_lost_gpu_is_reported_without_its_memory(fake_gpus: None, restored_config: None) -> None:
+    platform = fakegpus.open_fake(Case("lazy"))
+    with activated(platform):
+        kept = [put(device, VALUES) for device in platform.devices[:2]]
+        fakecuda.faults.lose_device(0)
+        with pytest.raises(DeviceLostError):
+            read(kept[0])
+        lost, healthy = cuplace.memory_report().gpus[:2]
+        assert (lost.cuplace, lost.pooled) == (NBYTES, None)
+        assert healthy.pooled is not None
+        kept.clear()
+        finish(platform)
+        assert cuplace.free_unused() >= NBYTES
+    fakecuda.faults.clear()
+    platform.close()

@@ -57,7 +57,7 @@ def _others(gpu: Gpu, total: int, free: int, pooled: int | None) -> int:
 def _pooled(gpu: Gpu) -> int | None:
     """Bytes that CuPy's current memory pool keeps unused on a GPU, for whoever asks next; None for other allocators."""
     pool = pool_of(cupy.cuda.get_allocator())
-    if pool is None:
+    if pool is None or gpu.lost is not None:
         return None
     with gpu.device:
         return int(pool.free_bytes())
