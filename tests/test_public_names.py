@@ -16,8 +16,8 @@ TOP = {
     "numpy", "lax", "errors", "tree", "make_array_from_callback", "make_array_from_single_device_arrays",
     "make_array_from_process_local_data", "check_order", "testing", "map_shards", "ShapeDtypeStruct",
     "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
-    "transfer_guard_device_to_device", "transfer_guard_host_sync", "transfer_guard_host_bounce", "prefetch", "iter_host",
-    "memory_report", "free_unused", "live_arrays", "profile", "memory",
+    "transfer_guard_device_to_device", "transfer_guard_host_sync", "transfer_guard_host_bounce", "prefetch",
+    "iter_host", "memory_report", "free_unused", "live_arrays", "profile", "memory",
 }  # fmt: skip
 SHARDING = {
     "Mesh", "AbstractMesh", "AxisType", "Sharding", "NamedSharding", "SingleDeviceSharding", "PartitionSpec",

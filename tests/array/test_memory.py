@@ -20,6 +20,7 @@ from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.usage import DeviceUsage
 from tests import fakecuda
+from tests.memory import foreign_array
 from tests.runtime.streams import finish
 
 MIB = 1 << 20
@@ -165,6 +166,33 @@ def test_host_memory_of_a_device_has_a_row_of_its_own(platform: Platform) -> Non
     assert usage(one).arrays == 0
     x.delete()
     assert cuplace.free_unused() >= HOST.nbytes
+
+
+def test_what_functions_of_the_users_make_counts_as_ours(platform: Platform) -> None:
+    device = platform.devices[1]
+    x = cuplace.device_put(HOST, device)
+    y = cuplace.block_until_ready(cuplace.map_shards(lambda a: a + 1, x))
+    found = usage(device)
+    assert (found.arrays, found.compute, found.transfer) == (2 * HOST.nbytes, HOST.nbytes, HOST.nbytes)
+    config.update("max_device_bytes", 2 * HOST.nbytes)
+    with pytest.raises(OutOfMemoryError) as caught:
+        x + y
+    assert [row.split()[0] for row in str(caught.value).splitlines()[2:4]] == [f"{HOST.nbytes:,}"] * 2
+    y.delete()
+    del caught  # its traceback holds what the call was given
+    assert usage(device).compute == 0
+
+
+def test_adopted_memory_is_the_arrays_but_not_in_use_of_ours(platform: Platform) -> None:
+    device = platform.devices[0]
+    theirs = foreign_array(device, HOST.copy())
+    before = usage(device)
+    x = cnp.from_dlpack(theirs)
+    found = usage(device)
+    assert found.arrays == HOST.nbytes
+    if platform.name == "cuda":  # elsewhere it may be a copy
+        assert (found.compute, found.transfer) == (before.compute, before.transfer)
+    np.testing.assert_array_equal(x, HOST)
 
 
 def test_values_that_a_program_holds_are_no_arrays(platform: Platform) -> None:
