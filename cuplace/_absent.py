@@ -9,8 +9,6 @@ from __future__ import annotations
 import sys
 
 PLANNED = {
-    "plan": "",
-    "topology": "",
     "shard_map": "write the computation on whole arrays; cuplace.numpy runs it shard by shard",
     "eval_shape": "",
     "clear_caches": "",

@@ -14,6 +14,7 @@ from cuplace.array.assemble import (
 )
 from cuplace.array.fetch import iter_host
 from cuplace.array.memory import free_unused, live_arrays, memory_report
+from cuplace.array.plan import plan
 from cuplace.array.prefetch import prefetch
 from cuplace.array.put import block_until_ready, device_get, device_put
 from cuplace.array.reshard import reshard
@@ -45,6 +46,7 @@ from cuplace.runtime.platform import (
     process_count,
     process_index,
 )
+from cuplace.runtime.survey import topology
 from cuplace.staging.jit import jit
 from cuplace.staging.map_shards import map_shards
 
@@ -77,6 +79,7 @@ __all__ = [
     "map_shards",
     "memory_report",
     "prefetch",
+    "plan",
     "process_count",
     "process_index",
     "profile",
@@ -88,5 +91,6 @@ __all__ = [
     "transfer_guard_host_bounce",
     "transfer_guard_host_sync",
     "transfer_guard_host_to_device",
+    "topology",
     "typeof",
 ]

@@ -1,13 +1,16 @@
-"""The command line: `python -m cuplace` says what is here, `python -m cuplace demo` shows it at work."""
+"""The command line: `python -m cuplace` says what is here, `demo` shows it at work, `topology` and `plan` tell what
+moves would take, here or on another machine."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform as python_platform
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
+from pathlib import Path
+from typing import Any, NoReturn
 
 DEMO_DEVICES = 8
 LARGEST = {"devices": 1024, "microbatches": 1000, "stages": 1000, "size": 16384}
@@ -31,9 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
-        if options.command == "demo":
-            return _demo(options)
-        return _info()
+        commands = {"demo": _demo, "topology": _topology, "plan": _plan}
+        return commands.get(options.command, _info)(options)
     except BrokenPipeError:
         # The reader of our output has left; Python would complain when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,7 +74,64 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--stages", type=_count("stages"), help="stages of the pipeline", default=4)
     demo.add_argument("--microbatches", type=_count("microbatches"), help="microbatches to move", default=8)
     demo.add_argument("--size", type=_count("size"), help="rows and columns of a microbatch", default=1024)
+    _add_topology(commands)
+    _add_plan(commands)
     return parser
+
+
+def _add_topology(commands: Any) -> None:
+    parser = commands.add_parser(
+        "topology",
+        help="how copies travel between the devices",
+        description="Show by which path copies between each two devices travel: of the platform at hand, or of a "
+        "machine that is not here.",
+    )
+    parser.add_argument("--machine", help="a machine's name, or a TOML file, see docs/machines.md")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
+
+
+def _add_plan(commands: Any) -> None:
+    parser = commands.add_parser(
+        "plan",
+        help="what a move would do, before a byte moves",
+        description="Plan a move between two layouts on a machine that need not be here: its copies, how long they "
+        "take, and what memory they need. A layout is MESH/SPEC/DEVICES: axes with their sizes, an axis or - for each "
+        "dimension, and which GPUs.",
+        epilog="example: python -m cuplace plan float32[4096,8192] x=4/x,-/0-3 y=2,z=2/-,y+z/4-7 --machine hgx-h200",
+    )
+    parser.add_argument("array", help="dtype and shape, as float32[4096,8192]")
+    parser.add_argument("source", help="where it is, as x=4/x,-/0-3")
+    parser.add_argument("target", help="where it shall be, as x=4/-,x/4-7")
+    parser.add_argument("--machine", help="a machine's name, or a TOML file, see docs/machines.md", default="hgx-h200")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--svg", metavar="FILE", help="write the matrix of bytes between devices as a picture")
+
+
+def _topology(options: argparse.Namespace) -> int:
+    from cuplace.runtime.survey import topology
+
+    found = topology(options.machine)
+    print(json.dumps(found.to_dict(), indent=1) if options.json else found)
+    return 0
+
+
+def _plan(options: argparse.Namespace) -> int:
+    from cuplace.array.plan import plan
+    from cuplace.array.struct import ShapeDtypeStruct
+    from cuplace.demo.layouts import read_array, read_layout
+    from cuplace.runtime.survey import topology
+
+    shape, dtype = read_array(options.array)
+    devices = topology(options.machine).devices
+    source, target = (read_layout(text, devices) for text in (options.source, options.target))
+    made = plan(ShapeDtypeStruct(shape, dtype), target, source=source, machine=options.machine)
+    if options.svg:
+        try:
+            Path(options.svg).write_text(made.svg())
+        except OSError as error:
+            raise ValueError(f"--svg {options.svg} cannot be written: {error.strerror}") from None
+    print(json.dumps(made.to_dict(), indent=1) if options.json else f"{made}\n\n{made.matrix()}")
+    return 0
 
 
 def _count(name: str) -> type[int]:
@@ -117,7 +176,7 @@ def _demo_devices(options: argparse.Namespace) -> int:
     return options.devices if "devices" in options else machine.total
 
 
-def _info() -> int:
+def _info(options: argparse.Namespace) -> int:
     import numpy
 
     import cuplace

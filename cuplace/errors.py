@@ -300,6 +300,43 @@ class MachineError(ValueError):
     """A machine for the simulator to model does not exist, or its description makes no sense."""
 
 
+class MachineSizeError(ValueError):
+    """A machine has fewer GPUs than a plan for it uses."""
+
+    def __init__(self, name: str, gpus: int, needed: int) -> None:
+        super().__init__(
+            f"The machine {name} has {gpus} GPUs, and the shardings need {needed}.\n"
+            "Name a larger machine, or write a TOML file that describes one (see docs/machines.md)."
+        )
+
+
+class LayoutTextError(ValueError):
+    """An array or a layout on the command line is not written as it should be."""
+
+    def __init__(self, what: str, text: str, example: str) -> None:
+        super().__init__(f"the {what} {text!r} cannot be read; expected {example}")
+
+
+class PlanSourceError(ValueError):
+    """A plan was asked for, and nothing tells where the array is."""
+
+    def __init__(self, x: object) -> None:
+        super().__init__(
+            f"plan needs to know where the array is, and what it got has no sharding: a value of type {type(x)}.\n"
+            "Pass an array, or source=, the sharding that it has: plan(x, target, source=NamedSharding(mesh, P('x')))."
+        )
+
+
+class PlanMeshError(ValueError):
+    """A plan was asked for between a mesh with devices and one without."""
+
+    def __init__(self, source: object, target: object) -> None:
+        super().__init__(
+            f"plan takes two shardings with devices, or two over abstract meshes. Got {source} and {target}.\n"
+            "Devices of a machine that is not here are cuplace.topology(machine).devices."
+        )
+
+
 class InjectedFaultError(RuntimeError):
     """Work failed on demand, to see what becomes of it."""
 

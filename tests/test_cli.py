@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -89,6 +90,26 @@ def test_the_demo_runs_with_any_division(arguments: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stderr + done.stdout
 
 
+def test_topology_shows_what_is_here_or_a_machine() -> None:
+    here = run("topology", CUPLACE_PLATFORM="sim", CUPLACE_NUM_DEVICES="2")
+    assert here.returncode == 0, here.stderr
+    assert here.stdout.splitlines()[1].split() == ["sim:0", "X", "P2P", "0", "0"]
+    machine = run("topology", "--machine", "pcie-8x", "--json")
+    assert len(json.loads(machine.stdout)["pairs"]) == 56
+
+
+def test_a_plan_is_shown_without_a_device(tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    arguments = ("plan", "bfloat16[4096,8192]", "x=4/x,-/0-3", "y=2,z=2/-,y+z/4-7", "--machine", "dgx-h100")
+    done = run(*arguments, "--svg", str(picture), CUPLACE_PLATFORM="no such platform")
+    assert done.returncode == 0, done.stderr
+    assert "16 moves, 67108864 bytes, 0 aliased" in done.stdout
+    assert "us on dgx-h100" in done.stdout
+    assert picture.read_text().startswith("<svg ")
+    told = json.loads(run(*arguments, "--json").stdout)
+    assert (len(told["moves"]), told["machine"]) == (16, "dgx-h100")
+
+
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
@@ -100,6 +121,15 @@ def test_the_demo_runs_with_any_division(arguments: tuple[str, ...]) -> None:
         (("demo", "--platform", "abacus"), 1, "abacus"),
         (("demo", "--platform", "sim", "--machine", "abacus"), 1, "There is no machine 'abacus'. The machines are"),
         (("demo", "--platform", "cpu", "--machine", "hgx-h200"), 1, "--machine hgx-h200 needs --platform sim"),
+        (("topology", "--machine", "abacus"), 1, "There is no machine 'abacus'. The machines are"),
+        (("topology", "abacus"), 2, "unrecognized arguments: abacus"),
+        (("plan", "float32[8]", "x=2/x"), 2, "the following arguments are required: target"),
+        (("plan", "float32", "x=2/x", "x=4/x"), 1, "the array 'float32' cannot be read; expected float32[4096,8192]"),
+        (("plan", "float32[8]", "x=2/x/0-9", "x=4/x"), 1, "the devices '0-9' cannot be read; expected numbers up to 7"),
+        (("plan", "float32[8]", "x=2/x", "x=3/x"), 1, "array axis 0 is partitioned 3 times"),
+        (("plan", "float32[8]", "x=2/y", "x=2/x"), 1, "Resource axis: y of P('y',) is not found in mesh: ('x',)."),
+        (("plan", "float32[8]", "x=2/x", "x=2/x", "--machine", "abacus"), 1, "There is no machine 'abacus'."),
+        (("plan", "float32[8]", "x=2/x", "x=2/x", "--svg", "/no/such/folder/a.svg"), 1, "cannot be written: No such"),
         (("demo", "--colour"), 2, "unrecognized arguments: --colour"),
         (("juggle",), 2, "invalid choice: 'juggle'"),
     ],

@@ -17,7 +17,7 @@ TOP = {
     "make_array_from_process_local_data", "check_order", "testing", "map_shards", "ShapeDtypeStruct",
     "transfer_guard", "transfer_guard_host_to_device", "transfer_guard_device_to_host",
     "transfer_guard_device_to_device", "transfer_guard_host_sync", "transfer_guard_host_bounce", "prefetch",
-    "iter_host", "memory_report", "free_unused", "live_arrays", "profile", "memory",
+    "iter_host", "memory_report", "free_unused", "live_arrays", "profile", "memory", "plan", "topology",
 }  # fmt: skip
 SHARDING = {
     "Mesh", "AbstractMesh", "AxisType", "Sharding", "NamedSharding", "SingleDeviceSharding", "PartitionSpec",
@@ -33,9 +33,7 @@ NUMPY = {
     "concatenate", "stack", "float32", "int32", "bfloat16", "bool_", "pi", "inf", "nan", "newaxis",
 }  # fmt: skip
 PLANNED = {
-    "plan", "topology",
-    "shard_map", "eval_shape",
-    "clear_caches", "random", "debug", "distributed",
+    "shard_map", "eval_shape", "clear_caches", "random", "debug", "distributed",
 }  # fmt: skip
 
 

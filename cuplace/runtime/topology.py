@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
+from cuplace.placement.memory_space import KINDS
 from cuplace.runtime.machine import Gpu, HostLink, Machine, StagedPath
 from cuplace.runtime.presets import HGX_H200
 
@@ -55,7 +56,7 @@ class ModelDevice:
     topology: Topology
     platform: str = "model"
     process_index: int = 0
-    memory_kinds: tuple[str, ...] = ("device",)
+    memory_kinds: tuple[str, ...] = KINDS
 
     @property
     def gpu(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
@@ -15,6 +16,7 @@ from cuplace.placement.box import Box
 from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.topology import topology_of
 from cuplace.transfer.choice import Places, direct_moves
+from cuplace.transfer.loads import Copy, bytes_through, estimate
 from cuplace.transfer.path import path_between
 from cuplace.transfer.relay import relayed
 from cuplace.transfer.table import NOTHING, Ints, Table, cut, strides_of
@@ -22,12 +24,11 @@ from cuplace.transfer.table import NOTHING, Ints, Table, cut, strides_of
 if TYPE_CHECKING:
     from cuplace.placement.layout import Layout
     from cuplace.placement.sharding import Sharding
-    from cuplace.runtime.topology import Topology
+    from cuplace.runtime.topology import Port, Topology
 
 Slices: TypeAlias = tuple[slice, ...]
 
 CACHED_PLANS = 4096
-LINES_SHOWN = 16
 
 
 class Move(NamedTuple):
@@ -114,6 +115,66 @@ class TransferPlan:
         return MappingProxyType(total)
 
     @cached_property
+    def rounds(self) -> int:
+        """How many copies follow one another on the longest chain: 1 where all copies read source shards."""
+        depth: list[int] = []
+        for after in self._table.after.tolist():
+            depth.append(1 if after == NOTHING else depth[after] + 1)
+        return max(depth, default=0)
+
+    @cached_property
+    def seconds(self) -> float | None:
+        """An estimate of the time until all is done, in seconds, from the call on; None where the speed of the
+        links is not known: on GPUs and CPUs at hand, and of copies from and to host memory."""
+        if not self.topology.is_measured or not (_on_devices(self.source) and _on_devices(self.target)):
+            return None
+        return estimate(self._copies(), self.topology)
+
+    @cached_property
+    def bytes_through(self) -> Mapping[Port, int]:
+        """Bytes that pass each port of the GPUs; copies inside of a GPU are read and written in its memory."""
+        return MappingProxyType({port: int(n) for port, n in bytes_through(self._copies(), self.topology).items()})
+
+    @cached_property
+    def peak_bytes(self) -> Mapping[Any, int]:
+        """Bytes of new memory that each target device needs: its shard, unless that is aliased."""
+        aliased = {target for _, target in self.aliases}
+        shard = math.prod(self.target.layout(self.shape).shard_shape) * self.dtype.itemsize
+        devices = enumerate(self.target.flat_devices)
+        return MappingProxyType({device: 0 if number in aliased else shard for number, device in devices})
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in plain numbers and texts, as JSON takes them."""
+        from cuplace.transfer.picture import as_dict
+
+        return as_dict(self)
+
+    def matrix(self) -> str:
+        """A table of the bytes from each device (row) to each device (column)."""
+        from cuplace.transfer.picture import as_text
+
+        return as_text(self)
+
+    def svg(self) -> str:
+        """The same as a picture, for notebooks and pages."""
+        from cuplace.transfer.picture import as_svg
+
+        return as_svg(self)
+
+    def _repr_svg_(self) -> str:
+        return self.svg()
+
+    def _copies(self) -> list[Copy]:
+        tos = [device.gpu for device in self.target.flat_devices]
+        froms = [device.gpu for device in self.source.flat_devices]
+        table = self._table
+        columns = table.sources, table.targets, table.sizes * self.dtype.itemsize, table.after
+        return [
+            Copy((froms if after == NOTHING else tos)[source], tos[target], nbytes, after)
+            for source, target, nbytes, after in zip(*map(np.ndarray.tolist, columns), strict=True)
+        ]
+
+    @cached_property
     def is_identity(self) -> bool:
         """Whether every target shard is the source shard of the same number: nothing moves, nothing changes
         places."""
@@ -149,18 +210,9 @@ class TransferPlan:
         )
 
     def __str__(self) -> str:
-        tos = self.target.flat_devices
-        lines = [repr(self)]
-        lines += [
-            f"  {self.device_of(move)} -> {tos[move.target]}  {_index_text(move.box)}  {move.nbytes} B  {move.path}"
-            for move in self.moves[:LINES_SHOWN]
-        ]
-        if self.num_moves > LINES_SHOWN:
-            lines.append(f"  ... {self.num_moves - LINES_SHOWN} more")
-        lines += [f"  {tos[target]}  aliased" for _, target in self.aliases[:LINES_SHOWN]]
-        if len(self.aliases) > LINES_SHOWN:
-            lines.append(f"  ... {len(self.aliases) - LINES_SHOWN} more aliased")
-        return "\n".join(lines)
+        from cuplace.transfer.picture import as_lines
+
+        return "\n".join(as_lines(self))
 
 
 @lru_cache(maxsize=CACHED_PLANS)
@@ -220,10 +272,6 @@ def _slices_within(layout: Layout, shards: Ints, table: Table) -> Iterable[Slice
 def _rows(table: Ints) -> Iterable[tuple[int, ...]]:
     """The rows as tuples; made by columns, which is several times faster than row by row."""
     return zip(*table.T.tolist(), strict=True) if table.shape[1] else repeat((), len(table))
-
-
-def _index_text(box: Box) -> str:
-    return "[" + ", ".join(f"{start}:{stop}" for start, stop in zip(box.start, box.stop, strict=True)) + "]"
 
 
 def _place(sharding: Sharding) -> str:

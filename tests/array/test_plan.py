@@ -1,0 +1,101 @@
+"""cuplace.plan: the plan that device_put executes, and plans for machines that are not here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import cuplace
+from cuplace import NamedSharding, P, errors
+from cuplace.runtime.platform import Platform
+from cuplace.runtime.presets import HGX_H200
+from cuplace.sharding import AbstractMesh, Mesh, SingleDeviceSharding
+from tests.transfer.log import transfer_log
+
+STRUCT = cuplace.ShapeDtypeStruct((8, 16), np.float32)
+MESH = AbstractMesh((2, 4), ("x", "y"))
+
+
+def on(*spec):
+    return NamedSharding(MESH, P(*spec))
+
+
+def test_device_put_runs_the_plan_that_was_shown(platform: Platform) -> None:
+    left = cuplace.make_mesh((4,), ("x",), devices=platform.devices[:4])
+    right = cuplace.make_mesh((2, 2), ("y", "z"), devices=platform.devices[3:7])
+    x = cuplace.device_put(np.arange(64, dtype=np.float32).reshape(8, 8), NamedSharding(left, P("x")))
+    target = NamedSharding(right, P("z", "y"))
+    plan = cuplace.plan(x, target)
+    assert plan is cuplace.plan(x, target)
+    with transfer_log(platform) as log:
+        y = cuplace.device_put(x, target)
+    ran = log.ran((x._buffers, x.sharding, x.shape), (y._buffers, target, x.shape))
+    assert [(move.source, move.target, move.box, move.path) for move in ran] == [
+        (plan.device_of(move), target.flat_devices[move.target], move.box, move.path) for move in plan.moves
+    ]
+    assert (plan.seconds is None) == (platform.name != "sim")
+
+
+def test_new_memory_is_what_the_plan_tells(platform: Platform) -> None:
+    mesh = cuplace.make_mesh((8,), ("x",), devices=platform.devices)
+    x = cuplace.device_put(np.zeros((64, 64), np.float32), NamedSharding(mesh, P("x")))
+    cuplace.block_until_ready(x)
+    target = NamedSharding(mesh, P(None, "x"))
+    before = {device: device.memory_stats()["bytes_in_use"] for device in mesh.flat_devices}
+    y = cuplace.block_until_ready(cuplace.device_put(x, target))
+    taken = {device: device.memory_stats()["bytes_in_use"] - before[device] for device in mesh.flat_devices}
+    assert taken == dict(cuplace.plan(x, target).peak_bytes) == dict.fromkeys(mesh.flat_devices, 64 * 8 * 4)
+    del y
+
+
+def test_a_shard_that_is_in_place_needs_no_memory() -> None:
+    plan = cuplace.plan(STRUCT, on("x"), source=on("x"), machine="hgx-h200")
+    assert (plan.num_moves, plan.rounds, plan.seconds, set(plan.peak_bytes.values())) == (0, 0, 0.0, {0})
+
+
+def test_abstract_meshes_are_the_first_devices_of_a_machine() -> None:
+    plan = cuplace.plan(STRUCT, on("y"), source=on("x"), machine="dgx-a100")
+    assert plan is cuplace.plan(STRUCT, on("y"), source=on("x"), machine="dgx-a100")
+    assert [str(device) for device in plan.source.flat_devices] == [f"model:{i}" for i in range(8)]
+    assert plan.topology.machine.name == "dgx-a100"
+    mine = replace(HGX_H200, name="mine")
+    assert cuplace.plan(STRUCT, on("y"), source=on("x"), machine=mine).topology.machine is mine
+
+
+def test_the_sharding_of_a_struct_is_where_it_is() -> None:
+    struct = cuplace.ShapeDtypeStruct((8, 16), np.float32, sharding=on("x"))
+    assert cuplace.plan(struct, on("y"), machine="hgx-h200") is cuplace.plan(
+        STRUCT, on("y"), source=on("x"), machine="hgx-h200"
+    )
+
+
+def test_a_machine_may_stand_for_the_devices_at_hand(platform: Platform) -> None:
+    one, other = (SingleDeviceSharding(device) for device in platform.devices[:2])
+    plan = cuplace.plan(STRUCT, other, source=platform.devices[0], machine="pcie-8x")
+    assert plan.source is one
+    assert plan.seconds is not None
+
+
+def test_a_slower_machine_takes_longer() -> None:
+    big = cuplace.ShapeDtypeStruct((1 << 14, 1 << 14), np.float32)
+    machines = ("pcie-8x", "dgx-a100", "hgx-h200")
+    seconds = [cuplace.plan(big, on("y"), source=on("x"), machine=name).seconds for name in machines]
+    assert seconds == sorted(seconds, reverse=True)
+
+
+def test_what_cannot_be_planned_is_told() -> None:
+    with pytest.raises(errors.PlanSourceError, match="source="):
+        cuplace.plan(np.zeros((8, 16)), on("x"))
+    with pytest.raises(errors.NotAnArrayError):
+        cuplace.plan(3, on("x"), source=on("y"))
+    with pytest.raises(errors.MachineSizeError, match="one-gpu has 1 GPUs, and the shardings need 8"):
+        cuplace.plan(STRUCT, on("x"), source=on("y"), machine="one-gpu")
+    with pytest.raises(errors.MachineError, match="no machine 'cray'"):
+        cuplace.plan(STRUCT, on("x"), source=on("y"), machine="cray")
+    with pytest.raises(errors.IndivisibleError):
+        cuplace.plan(cuplace.ShapeDtypeStruct((3, 16), np.float32), on("x"), source=on(), machine="hgx-h200")
+    concrete = Mesh(np.array(cuplace.topology("hgx-h200").devices), ("x",))
+    with pytest.raises(errors.PlanMeshError, match="two shardings with devices"):
+        cuplace.plan(STRUCT, on("x"), source=NamedSharding(concrete, P("x")), machine="hgx-h200")
