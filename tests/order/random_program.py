@@ -8,6 +8,7 @@ deleted, dropped or donated while a reader of them is pending, and some memory i
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -81,7 +82,7 @@ class RandomProgram:
 
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
-        self.placements = placements(self.platform.devices)
+        self.placements = self.places_to_be()
         self.entries: list[Entry] = []
         self.latches: list[Any] = []
         self.owner_of_address: dict[int, int] = {}
@@ -89,9 +90,7 @@ class RandomProgram:
     def run(self) -> Counts:
         for _ in range(3):
             self.put_host()
-        actions = [self.put_host, *[self.relayout] * 3, self.compute, self.combine, self.contract]
-        actions += [self.delete, self.drop, self.donate, self.read, self.reuse_while_read]
-        actions += [self.hold] if self.with_latches else []
+        actions = self.actions()
         self.reuse_while_read()
         for _ in range(self.steps):
             self.random.choice(actions)()
@@ -102,6 +101,16 @@ class RandomProgram:
         for entry in self.entries:
             self.check(entry)
         return self.counts
+
+    def places_to_be(self) -> list[NamedSharding]:
+        """The shardings that arrays get; the first one is over as many devices as any."""
+        return placements(self.platform.devices)
+
+    def actions(self) -> list[Callable[[], None]]:
+        """What a step may be, by chance; what is there several times is chosen more often."""
+        actions = [self.put_host, *[self.relayout] * 3, self.compute, self.combine, self.contract]
+        actions += [self.delete, self.drop, self.donate, self.read, self.reuse_while_read]
+        return actions + ([self.hold] if self.with_latches else [])
 
     # ------------------------------------------------------------------ steps
 

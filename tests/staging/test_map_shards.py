@@ -11,7 +11,6 @@ import cuplace
 import cuplace.numpy as cnp
 from cuplace import NamedSharding, P, ShapeDtypeStruct, errors, map_shards
 from cuplace.array.put import device_put
-from tests import fakecuda
 from tests.array.places import numbers, on, places
 from tests.memory import address_of
 
@@ -428,39 +427,3 @@ def test_kernels_find_their_device_and_stream_current(platform):
     if xp is not np:
         assert seen == [(device.gpu, device.compute.lane.ptr) for device in platform.devices[::-1]]
         assert (xp.cuda.runtime.getDevice(), xp.cuda.get_current_stream().ptr) == (0, 0)
-
-
-def test_results_that_the_device_cannot_use(platform):
-    x = device_put(numbers(4), platform.devices[1])
-    if platform.name != "cuda":
-        return
-    import cupy
-
-    def elsewhere(x):
-        with cupy.cuda.Device(0):
-            return cupy.zeros(4, "float32")
-
-    with pytest.raises(errors.KernelResultError, match="on GPU 0 for the shard on gpu:1, which is on GPU 1"):
-        map_shards(elsewhere, x)
-    with pytest.raises(errors.KernelResultError, match=r"returned numpy\.ndarray float32"):
-        map_shards(lambda x: numbers(4), x)
-
-
-def test_out_of_memory_inside_a_function(platform):
-    """Dead memory is waited for and the function called again; what does not fit then is told with a table."""
-    if platform.name != "cuda":
-        return
-    import cupy
-
-    x = device_put(numbers(8), on(places(platform).full, "x"))
-    map_shards(lambda x: x + cupy.zeros(1, "float32")[0], x).block_until_ready()
-    fakecuda.faults.fail_device_allocation(count=3)
-    calls = []
-    y = map_shards(lambda x: calls.append(1) or x + cupy.zeros(1 << 12, "float32")[0], x)
-    np.testing.assert_array_equal(y, numbers(8))
-    fakecuda.faults.memory_limit(8 << 20)
-    with pytest.raises(errors.OutOfMemoryError, match="temporary memory of"):
-        map_shards(lambda x: x + cupy.zeros(1 << 24, "float32")[0], x)
-    fakecuda.faults.clear()
-    np.testing.assert_array_equal(map_shards(add_one, x, donate_argnums=0), numbers(8) + 1)
-    assert len(calls) == 9
