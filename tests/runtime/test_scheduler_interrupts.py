@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import cuplace
+from cuplace.runtime import packing
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.device import Device
 from cuplace.runtime.memory import TRANSFER
@@ -97,6 +99,12 @@ def uploads(source: Buffer, other: Device) -> Any:
     return [put(other, VALUES * 9), put(other, VALUES * 9)]
 
 
+def uploads_packed(source: Buffer, other: Device) -> Any:
+    targets = [new(other, source, TRANSFER) for _ in range(2)]
+    other.scheduler.upload_batch([(target, VALUES * 9) for target in targets])
+    return targets
+
+
 def drops(source: Buffer, other: Device) -> Any:
     for _ in range(2):
         move(source, other)
@@ -112,11 +120,16 @@ def wait_for(platform: Platform, devices: tuple[Device, ...]) -> None:
                 assert time.monotonic() < end, f"{stream.name} hangs"
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # interrupts inside finalizers
-@pytest.mark.parametrize("call", [computes, batches, results, moves, uploads, drops], ids=lambda call: call.__name__)
-def test_nothing_is_forgotten(platform: Platform, call: Callable[[Buffer, Device], Any]) -> None:
+CALLS = [computes, batches, results, moves, uploads, uploads_packed, drops]
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_nothing_is_forgotten(
+    platform: Platform, call: Callable[[Buffer, Device], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The streams are held during the call, so that what it enqueued still waits to write when the call's buffers
     are dropped and their memory is asked for again."""
+    monkeypatch.setattr(packing, "_WORTHWHILE", 2)
     devices = platform.devices[:3]
     device, other, third = devices
     streams = (device.compute, device.transfer_to(other), other.upload)
@@ -144,5 +157,6 @@ def test_nothing_is_forgotten(platform: Platform, call: Callable[[Buffer, Device
         np.testing.assert_array_equal(read(compute(SQUARE, source)), VALUES**2)
         del later, buffer
     assert points > 20
+    gc.collect()  # frames of tracebacks
     finish(platform)
-    assert used(platform)["bytes_parked"] == 0
+    assert used(platform) == {"bytes_in_use": source.nbytes + fresh.nbytes, "bytes_parked": 0}

@@ -45,7 +45,7 @@ class Detector:
         self._pages: dict[int, History] = {}
         self._histories: dict[int, History] = {}
         self._references: dict[int, weakref.ref[Any]] = {}
-        self._gone: deque[int] = deque()
+        self._gone: deque[weakref.KeyedRef[int, Any]] = deque()
         self._lock = threading.RLock()
 
     # ------------------------------------------------------------------ streams
@@ -154,15 +154,16 @@ class Detector:
         if isinstance(memory, int):
             return self._pages.setdefault(memory, History())
         while self._gone:
-            gone = self._gone.popleft()
+            gone = self._gone.popleft().key
             self._histories.pop(gone, None)
             self._references.pop(gone, None)
         key = id(memory)
         history = self._histories.get(key)
         if history is None:
             history = self._histories[key] = History()
-            gone_append = self._gone.append  # may be called at any moment: only a note is left
-            self._references[key] = weakref.ref(memory, lambda _: gone_append(key))
+            # What is called may be called at any moment: only a note is left, by a function of C, out of which no
+            # interrupt is swallowed.
+            self._references[key] = weakref.KeyedRef(memory, self._gone.append, key)
         return history
 
 

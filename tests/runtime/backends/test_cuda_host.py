@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,7 +19,7 @@ from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform, activated
 from tests import fakecuda, fakegpus
 from tests.fakegpus import CASES, Case
-from tests.runtime.streams import ADD_ONE, compute, finish, in_threads, put, read
+from tests.runtime.streams import ADD_ONE, compute, finish, in_threads, move, put, read, used
 
 pytestmark = pytest.mark.order(once=True)
 
@@ -142,6 +144,27 @@ def test_many_puts_without_a_wait_stay_bounded(open_small: Opener, case: Case) -
     assert read(last)[0] == 999
 
 
+@pytest.mark.parametrize("case", [Case("eager"), Case("lazy")], ids=labels)
+def test_packed_puts_share_a_block_and_give_it_back(open_small: Opener, case: Case) -> None:
+    """Together they need ten times the ring."""
+    platform = open_small(64 << 10, case)
+    for k in range(80):
+        values = [numbers(8) + 100 * k + i for i in range(32)]
+        with platform.scheduler.log.record() as submissions:
+            arrays = cuplace.device_put(values, platform.devices[0])
+        assert len(submissions) == 1
+        for array, value in zip(arrays[::7], values[::7], strict=True):
+            np.testing.assert_array_equal(array, value)
+    latch = platform.scheduler.hold(platform.devices[0].upload)
+    held = [cuplace.device_put([numbers(8) + i + k for i in range(20)], platform.devices[0]) for k in range(3)]
+    assert not any(array.is_ready() for arrays in held for array in arrays)
+    latch.release()
+    for k, arrays in enumerate(held):
+        for i, array in enumerate(arrays):
+            np.testing.assert_array_equal(array, numbers(8) + i + k)
+    assert platform.backend.ring.peak <= 64 << 10
+
+
 def test_a_full_ring_makes_the_caller_wait_and_counts_it(open_small: Opener) -> None:
     platform = open_small(MIB)
     backend: Any = platform.backend
@@ -152,6 +175,38 @@ def test_a_full_ring_makes_the_caller_wait_and_counts_it(open_small: Opener) -> 
     assert backend.ring.pressure_waits == 1
     for i, buffer in enumerate(buffers):
         np.testing.assert_array_equal(read(buffer), numbers(MIB // 16) + i)
+
+
+def test_a_wait_for_the_ring_can_be_given_up(open_small: Opener) -> None:
+    """In uploads, in downloads and in copies that are staged; what was enqueued before stays right."""
+
+    def too_late(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    platform = open_small(MIB, Case("lazy", peers=False))
+    device, other = platform.devices[:2]
+    values = numbers(MIB // 16)
+    source = put(device, values, np.float32)
+    read(move(source, other))
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        for stream, call in (
+            (device.upload, lambda: [put(device, values, np.float32) for _ in range(9)]),
+            (device.upload, lambda: read(put(device, numbers(MIB), np.float32))),
+        ):
+            latch = platform.scheduler.hold(stream)
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(TimeoutError):
+                call()
+            latch.release()
+            np.testing.assert_array_equal(read(put(device, values + 1, np.float32)), values + 1)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    np.testing.assert_array_equal(read(move(source, other)), values)
+    gc.collect()
+    finish(platform)
+    assert used(platform) == {"bytes_in_use": source.nbytes, "bytes_parked": 0}
 
 
 def test_a_ring_that_cannot_grow_does_with_what_it_has(open_small: Opener) -> None:
