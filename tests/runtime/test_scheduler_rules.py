@@ -70,6 +70,16 @@ def uploads(source: Buffer) -> Door:
     return call
 
 
+def uploads_packed(source: Buffer) -> Door:
+    results = [new(source.device, source, TRANSFER) for _ in range(16)]
+
+    def call() -> Buffer:
+        source.device.scheduler.upload_batch([(result, VALUES) for result in results])
+        return results[-1]
+
+    return call
+
+
 def parks(source: Buffer) -> Door:
     def call() -> Buffer:
         source.device.scheduler.park()
@@ -86,7 +96,7 @@ def waits(source: Buffer) -> Door:
     return call
 
 
-WRITING = [submits, submits_new, submits_one, submits_moves, uploads]
+WRITING = [submits, submits_new, submits_one, submits_moves, uploads, uploads_packed]
 each_door = pytest.mark.parametrize("door", WRITING, ids=lambda door: door.__name__)
 
 
@@ -156,7 +166,7 @@ def test_each_door_waits_under_sync(platform: Platform, door: Callable[[Buffer],
         assert all(event.done for event in call().writes)
 
 
-@pytest.mark.parametrize("door", [submits, submits_moves, uploads], ids=lambda door: door.__name__)
+@pytest.mark.parametrize("door", [submits, submits_moves, uploads, uploads_packed], ids=lambda door: door.__name__)
 @pytest.mark.parametrize("held", [True, False])
 def test_what_a_write_has_waited_for_is_not_waited_for_again(
     platform: Platform, door: Callable[[Buffer], Door], held: bool
@@ -178,21 +188,21 @@ def test_what_a_write_has_waited_for_is_not_waited_for_again(
         np.testing.assert_array_equal(read(target), VALUES * 3)
 
 
-@pytest.mark.parametrize("door", [submits, submits_moves, uploads], ids=lambda door: door.__name__)
+@pytest.mark.parametrize("door", [submits, submits_moves, uploads, uploads_packed], ids=lambda door: door.__name__)
 @pytest.mark.parametrize("seconds", [0.0, LONG])
 def test_a_failure_ends_where_it_is_overwritten(
     platform: Platform, door: Callable[[Buffer], Door], seconds: float
 ) -> None:
     """On the stream that the failed work ran on, too."""
     device = platform.devices[0]
-    streams = {submits: device.compute, submits_moves: device.transfer_to(device), uploads: device.upload}
+    streams = {submits: device.compute, submits_moves: device.transfer_to(device)}
     source = put(device, VALUES)
     read(source)
     call = door(source)
     target = call()
     read(target)
     for _ in range(2):
-        platform.scheduler.submit(failing("boom", seconds), streams[door], (), (target,))
+        platform.scheduler.submit(failing("boom", seconds), streams.get(door, device.upload), (), (target,))
         with pytest.raises(ValueError, match="boom"):
             read(target)
         call()
