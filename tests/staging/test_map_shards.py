@@ -427,3 +427,31 @@ def test_kernels_find_their_device_and_stream_current(platform):
     if xp is not np:
         assert seen == [(device.gpu, device.compute.lane.ptr) for device in platform.devices[::-1]]
         assert (xp.cuda.runtime.getDevice(), xp.cuda.get_current_stream().ptr) == (0, 0)
+
+
+# ---------------------------------------------------------------------- memory of the host, guards
+
+
+def test_arrays_in_memory_of_the_host(platform):
+    """Functions get NumPy arrays on every platform, and all is in one memory."""
+    at = places(platform)
+    there = on(at.a, "x").with_memory_kind("pinned_host")
+    x = device_put(numbers(8), there)
+    seen = []
+    y = map_shards(lambda x: seen.append(type(x)) or x * 2, x)
+    np.testing.assert_array_equal(y, numbers(8) * 2)
+    assert set(seen) == {np.ndarray}
+    assert y.sharding == there
+    np.testing.assert_array_equal(map_shards(add_one, y, donate_argnums=0), numbers(8) * 2 + 1)
+    with pytest.raises(errors.MemorySpaceError, match="in different memories, device and pinned_host"):
+        map_shards(lambda x, y: x + y, x, device_put(numbers(8), on(at.a, "x")))
+
+
+def test_guards_judge_what_follows(platform):
+    x = device_put(numbers(8), on(places(platform).full, "x"))
+    u = cnp.arange(3)
+    with cuplace.transfer_guard("disallow"):
+        np.testing.assert_array_equal(cuplace.device_get(map_shards(lambda x: x + 1, x)), numbers(8) + 1)
+        for follows in (u, numbers(3)):
+            with pytest.raises(errors.TransferGuardError):
+                map_shards(lambda x, u: x, x, follows)
