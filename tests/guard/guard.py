@@ -1,0 +1,150 @@
+"""The mutation guard: tries the mutants of all sites against the tests marked `order`, and tells how each is killed.
+
+``python -m tests.guard`` tries all of them and prints the table; a text as argument chooses sites by their names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.guard.sites import ROOT, Site
+
+RANDOM = ("tests/order/test_random_programs.py", "tests/runtime/test_scheduler_order.py")
+RULES = ("tests/runtime/test_scheduler_rules.py",)
+DOORS = tuple(f"tests/runtime/test_{name}.py" for name in ("scheduler", "memory", "buffer", "scheduler_interrupts"))
+SEEDED = ("tests/runtime/order/test_seeded_bugs.py", "tests/runtime/backends/test_cuda_order.py")
+HOST_MEMORY = ("tests/transfer/test_host_moves.py",)
+
+
+def _cuda(*names: str) -> tuple[str, ...]:
+    return tuple(f"tests/runtime/backends/test_cuda_{name}.py" for name in names)
+
+
+STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
+    "cuplace/runtime/backends/cpu/": (("tests/runtime/backends/test_cpu_strand.py",), RULES, RANDOM, DOORS),
+    "cuplace/runtime/backends/sim/": (RANDOM, ("tests/runtime/backends/test_sim_stream.py",), RULES, DOORS),
+    "cuplace/runtime/backends/cuda/copies.py": (_cuda("moves"), _cuda("order"), RANDOM),
+    "cuplace/runtime/backends/cuda/foreign.py": (_cuda("foreign"), RANDOM),
+    "cuplace/runtime/backends/cuda/host.py": (_cuda("order"), _cuda("host"), RANDOM),
+    "cuplace/runtime/backends/cuda/latch.py": (_cuda("streams"), RANDOM),
+    "cuplace/runtime/backends/cuda/links.py": (_cuda("moves"), RANDOM),
+    "cuplace/runtime/backends/cuda/ring.py": (_cuda("ring"), _cuda("order"), _cuda("host", "moves"), RANDOM),
+    "cuplace/runtime/backends/cuda/storage.py": (_cuda("streams"), RANDOM),
+    "cuplace/runtime/backends/cuda/host_moves.py": (HOST_MEMORY, RANDOM),
+    "cuplace/runtime/backends/cuda/strand.py": (HOST_MEMORY, RANDOM),
+    "cuplace/runtime/backends/cuda/pinned.py": (HOST_MEMORY, RANDOM),
+    "cuplace/runtime/backends/cuda/": (RANDOM, _cuda("streams", "failure"), _cuda("order"), DOORS),
+    "cuplace/runtime/memory.py": (RULES, DOORS, _cuda("failure"), RANDOM),
+    "cuplace/": (RULES, DOORS, RANDOM, _cuda("foreign")),
+}
+"""Files of tests for the sites of a file, in the order in which they are tried: those first that kill quickly."""
+
+PLATFORMS = {"backends/cpu/": ("cpu",), "backends/sim/": ("sim",), "backends/cuda/": ("cuda",)}
+
+
+class Outcome(NamedTuple):
+    """What became of a mutant.
+
+    Attributes:
+        how: ``value``, ``report``, ``hang``, ``crash``, ``error``, ``assertion``, or ``survived``; ``stopped`` where
+            it had survived until its time was over.
+        test: the test that killed it.
+        text: the first line of what the test said.
+    """
+
+    site: Site
+    how: str
+    test: str
+    text: str
+    seconds: float
+
+    @property
+    def killed(self) -> bool:
+        return self.how not in ("survived", "stopped")
+
+
+def stages_for(site: Site) -> tuple[tuple[str, ...], ...]:
+    return next(stages for start, stages in STAGES.items() if site.path.startswith(start))
+
+
+def platforms_for(site: Site) -> tuple[str, ...]:
+    return next((names for part, names in PLATFORMS.items() if part in site.path), ("sim", "cpu", "cuda"))
+
+
+class Worker:
+    """The process that forks for each mutant (see `worker`)."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.guard.worker"], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.close()
+        self.process.wait(10)
+        self.process.stdout.close()
+
+    def try_mutant(self, site: Site, *, only_values: bool = False, seconds: float = 600.0, **more: Any) -> Outcome:
+        """Run tests against the mutant of a site until one kills it, for at most so many seconds."""
+        mutation = {"module": site.module, "path": site.path, "place": site.place, "mutant": site.mutant}
+        request = {
+            "site": mutation, "stages": stages_for(site), "platforms": platforms_for(site), "options": [],
+            "only_values": only_values, "seconds": seconds, **more,
+        }  # fmt: skip
+        found = self.ask(request)
+        return Outcome(site, found["how"], found["test"], found["text"], found["seconds"])
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+        reply: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return reply
+
+
+def orders(site: Site) -> bool:
+    """Whether the mutant lacks an order between accesses, so that some value can be wrong without it."""
+    return site.kind in ("wait", "record", "note", "query") or (site.mutant == "()" and site.kind == "park")
+
+
+def explained() -> dict[str, str]:
+    """By the key of a site, why no test can kill its mutant."""
+    with (Path(__file__).parent / "explained.toml").open("rb") as file:
+        return {entry["site"]: entry["reason"] for entry in tomllib.load(file).get("explained", [])}
+
+
+def row(outcome: Outcome, value: Outcome | None = None, reason: str | None = None) -> str:
+    """One line of the table: site, kind, code, mutant, how it was killed, by which test, and which finds a value."""
+    site = outcome.site
+    cells = [f"{site.path.removeprefix('cuplace/')}:{site.line}", site.kind, site.code[:72], site.mutant,
+             outcome.how, outcome.test.rpartition("/")[2] or reason or "-"]  # fmt: skip
+    if value is not None:
+        cells.append(value.test.rpartition("/")[2] if value.killed else "no wrong value")
+    return " | ".join(cells)
+
+
+def sample(sites: Sequence[Site], count: int) -> list[Site]:
+    """Some sites, drawn anew whenever the product changes."""
+    digest = hashlib.sha256()
+    for path in sorted({site.path for site in sites}):
+        digest.update((ROOT / path).read_bytes())
+    return random.Random(digest.digest()).sample(list(sites), count)
+
+
+def chosen(sites: Iterable[Site], words: list[str]) -> list[Site]:
+    return [site for site in sites if not words or any(word in site.key for word in words)]
