@@ -82,16 +82,23 @@ def test_each_distinct_shard_is_copied_once(platform):
         np.testing.assert_array_equal(x, numbers(8))
 
 
-def test_the_copy_is_of_the_values_as_they_were_whatever_becomes_of_the_memory(platform):
+@pytest.mark.order
+def test_memory_is_written_again_only_after_what_reads_it(platform):
+    """Of the devices, and of the host: donated arrays are overwritten, pieces make room for the next."""
     device = platform.devices[0]
     overwrite = cuplace.jit(lambda x: x * 0, donate_argnums=0)
-    for i in range(20):
-        x = cuplace.device_put(numbers(64) + i, device) + 1
+    for i in range(4):
+        x, y = (cuplace.device_put(numbers(16) + i, device) + k for k in range(2))
         x.copy_to_host_async()
-        y = cuplace.device_put(x, platform.devices[1])
+        pieces = cuplace.iter_host(y, max_bytes=96)
+        first = np.array(next(pieces)[1])
+        again = x + 0
+        again.copy_to_host_async()
         overwrite(x)
-        np.testing.assert_array_equal(y, numbers(64) + i + 1)
-        assert x.is_deleted()
+        overwrite(y)
+        np.testing.assert_array_equal(again, numbers(16) + i)
+        found = np.concatenate([first, *[np.array(values) for _, values in pieces]])
+        np.testing.assert_array_equal(found, numbers(16) + i + 1)
 
 
 def test_deleted_arrays_cannot_be_copied_and_give_back_the_memory(platform):
