@@ -147,9 +147,12 @@ class Kernel:
         num_written = len(writes) - 1
         inputs = [array.view() for array in reads[: len(reads) - num_written]]
         written = [array.view() for array in writes[:num_written]]
-        for made, result in zip(self.made, self._called(inputs, written), strict=True):
+        exchange = device.backend.exchange
+        with exchange.marked(device) as mark:
+            results = self._called(inputs, written)
+        for made, result in zip(self.made, results, strict=True):
             place = next((i for i, array in enumerate(written) if array is result), None)
-            mine = device.backend.exchange.own(result, device, [*inputs, *written]) if place is None else place
+            mine = exchange.own(result, device, mark) if place is None else place
             if mine is None:
                 raise self._wrong(made, result)
             returned.append(mine)

@@ -7,6 +7,7 @@ what they are given in order, and events that mark points in a stream. All order
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -143,9 +144,13 @@ class Exchange(Protocol):
     def interface(self, view: Any, stream: Stream) -> dict[str, Any]:
         """What ``__cuda_array_interface__`` says of an array that work on ``stream`` may use."""
 
-    def own(self, result: Any, device: Device, inputs: list[Any]) -> Any:
-        """What a function of the user's returned, dense and in memory that is none of the inputs'; None where it is
-        no array of ``xp``. Raises KernelResultError where it is on another GPU."""
+    def marked(self, device: Device) -> AbstractContextManager[object]:
+        """Mark the memory that is allocated inside, while the compute stream of ``device`` is current."""
+
+    def own(self, result: Any, device: Device, mark: object) -> Any:
+        """What a function of the user's returned, dense and in memory with this mark, which nobody has seen before and
+        which may be freed in the order of the stream; else a copy. None where it is no array of ``xp``. Raises
+        KernelResultError where it is on another GPU."""
 
 
 class Backend(Protocol):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import cupy
@@ -86,7 +87,22 @@ class CudaExchange:
             "data": (int(view.data.ptr), True), "stream": stream.lane.ptr,
         }  # fmt: skip
 
-    def own(self, result: Any, device: Device, inputs: list[Any]) -> Any:
+    @contextmanager
+    def marked(self, device: Device) -> Iterator[object]:
+        compute: Any = device.compute
+        mark, allocate, stream = object(), cupy.cuda.get_allocator(), compute.lane.ptr
+
+        def watched(nbytes: int) -> Any:
+            pointer = allocate(nbytes)
+            if cupy.cuda.get_current_stream().ptr == stream:
+                with suppress(AttributeError):  # some kinds of memory take no marks
+                    pointer.mem.cuplace_mark = mark
+            return pointer
+
+        with cupy.cuda.using_allocator(watched):
+            yield mark
+
+    def own(self, result: Any, device: Device, mark: object) -> Any:
         if not isinstance(result, cupy.ndarray):
             return None
         if result.nbytes and result.data.device_id != device.gpu:
@@ -94,8 +110,9 @@ class CudaExchange:
                 f"it returned an array on GPU {result.data.device_id} for the shard on {device}, which is on GPU "
                 f"{device.gpu}.\nThe GPU of the shard is current while it is called: allocate without choosing another."
             )
-        shared = any(result.data.mem is other.data.mem for other in inputs)
-        return cupy.array(result, order="C") if shared else cupy.ascontiguousarray(result)
+        if getattr(result.data.mem, "cuplace_mark", None) is not mark:
+            return cupy.array(result, order="C")
+        return cupy.ascontiguousarray(result)
 
     def _imported(self, value: Any, device: Device) -> Any:
         """What a DLPack capsule holds; our download stream waits for what its library has enqueued."""
