@@ -322,6 +322,27 @@ def test_loops_run_on_host_memory_and_bring_elements_to_the_device(platform: Pla
     np.testing.assert_array_equal(history, np.cumsum(values, 0, dtype=np.float32) * 2)
 
 
+@pytest.mark.parametrize("kind", HOST_KINDS)
+def test_loops_over_a_mesh_move_elements_to_the_devices_and_back(platform: Platform, kind: str) -> None:
+    world = World(platform)
+    there = world.S.with_memory_kind(kind)
+    values = np.arange(32, dtype=np.float32).reshape(4, 8)
+    layers = device_put(values, NamedSharding(world.mesh, P(None, "x"), memory_kind=kind))
+
+    def layer(x: Any, weights: Any) -> Any:
+        x = x * 0.5 + device_put(weights, Space.Device)
+        return x, device_put(x, there)
+
+    last, all_of_them = cuplace.jit(lambda x, ws: lax.scan(layer, x, ws))(world.x, layers)
+    x, wanted = np.arange(8, dtype=np.float32), []
+    for weights in values:
+        x = x * np.float32(0.5) + weights
+        wanted.append(x)
+    assert (last.sharding.memory_kind, all_of_them.sharding.memory_kind) == ("device", kind)
+    np.testing.assert_array_equal(last, x)
+    np.testing.assert_array_equal(all_of_them, np.stack(wanted))
+
+
 def test_one_program_computes_on_both_sides_at_once(platform: Platform) -> None:
     world = World(platform)
     a, b, both = cuplace.jit(lambda x, h: (x + 1, h * 2, device_put(h, Space.Device) + x))(world.x, world.h)

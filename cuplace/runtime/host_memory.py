@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -55,10 +55,3 @@ class HostMemory(DeviceMemory):
 
     def _storage(self, arena: str) -> StoragePool:
         return self.backend.host_storage(self.device, self.kind)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _memory_of, (self.device, self.kind)
-
-
-def _memory_of(device: Device, kind: str) -> DeviceMemory:
-    return device.memory(kind)

@@ -152,3 +152,14 @@ def test_values_from_the_caller_are_as_of_the_call(platform: Platform) -> None:
     latch.release()
     for buffer in buffers:
         np.testing.assert_array_equal(read(buffer), VALUES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values_from_the_caller_come_after_what_is_on_its_way_to_the_same_memory(platform: Platform, kind: str) -> None:
+    device = platform.devices[0]
+    latch = platform.scheduler.hold(device.upload)
+    target = moved(put(device, VALUES), device, kind)
+    platform.scheduler.upload(target, VALUES * 7)
+    latch.release()
+    finish(platform)
+    np.testing.assert_array_equal(read(target), VALUES * 7)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuplace.placement.memory_space import DEVICE, PINNED_HOST, UNPINNED_HOST
 from cuplace.runtime.backends.sim import open_backend
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.device import Device
@@ -20,6 +21,7 @@ from cuplace.runtime.submission import Submission
 from cuplace.runtime.task import ComputeTask, CopyTask, Cost
 from tests.runtime.random_program import RandomProgram
 from tests.runtime.streams import new, put, read
+from tests.runtime.test_host_memory import moved, on_host
 
 PLAIN = Machine(
     "plain", 8, Gpu(tflops=1.0, memory_gb_s=100.0, launch_us=0.0), HostLink(10.0, 10.0, latency_us=0.0),
@@ -74,6 +76,20 @@ def ends(platform: Platform, records: Sequence[Submission]) -> list[float]:
 
 def close_to(expected: Any) -> Any:
     return pytest.approx(expected, rel=1e-3)
+
+
+# ---------------------------------------------------------------------- memory of the host
+
+
+def test_copies_to_host_memory_and_back_take_the_link_and_work_there_the_memory_of_the_host() -> None:
+    platform = simulated(PLAIN)  # 10 GB/s each way, 200 GB/s in the host
+    with platform.scheduler.log.record() as records:
+        for device in platform.devices[:2]:
+            down = moved(work(device), device, PINNED_HOST)
+            made = on_host(ComputeTask("work", touch, 0.0, cost=Cost(1e9, 2.0 * KIB)), PINNED_HOST, down)
+            moved(moved(made, device, UNPINNED_HOST), device, DEVICE)
+    # Both strands share the memory of the host: 20 kB take 0.2 us each, a copy reads and writes as much.
+    assert ends(platform, records) == close_to([1, 2, 2.2, 2.4, 3.4] * 2)
 
 
 # ---------------------------------------------------------------------- makespans
