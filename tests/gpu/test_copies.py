@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +81,18 @@ def test_the_value_of_a_large_source_is_as_of_the_call(platform: Platform) -> No
     device = platform.devices[0]
     host = np.arange(LARGE // 4, dtype=np.float32)
     latch = platform.scheduler.hold(device.upload)
-    release = threading.Timer(0.3, latch.release)
+
+    def release_when_the_ring_is_full() -> None:
+        for _ in range(1000):
+            if backend.ring.pressure_waits:
+                break
+            time.sleep(0.005)
+        latch.release()
+
+    release = threading.Thread(target=release_when_the_ring_is_full)
     release.start()
     buffer = put(device, host, np.float32)
-    assert not latch.held
+    release.join()
     host[...] = -1
     np.testing.assert_array_equal(read(buffer), np.arange(LARGE // 4, dtype=np.float32))
     assert backend.ring.peak <= RING
