@@ -243,6 +243,7 @@ class Line:
     moves: int
     bound: float
     took: float
+    planned: float
     naive: float
 
     @property
@@ -258,7 +259,7 @@ def measure(name: str, only: str = "", with_naive: bool = True) -> Iterator[Line
         if only in case:
             took, plan = executed(platform, source, target)
             slow = naive(platform, source, target) if with_naive else float("nan")
-            yield Line(name, case, plan.num_moves, bound(machine, source, target), took, slow)
+            yield Line(name, case, plan.num_moves, bound(machine, source, target), took, plan.seconds or 0.0, slow)
     platform.close()
 
 

@@ -13,6 +13,7 @@ def test_no_plan_takes_a_tenth_longer_than_its_bytes_need(machine: str) -> None:
     assert len(lines) == 15
     for line in lines:
         assert 1.0 - 1e-9 <= line.ratio <= reshard.BUDGET, line
+        assert line.took == pytest.approx(line.planned, rel=0.05), line
 
 
 def test_the_naive_plan_of_a_broadcast_to_another_node_is_several_times_slower() -> None:

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from cuplace import errors
+from cuplace.array.route import route
 from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults
 from cuplace.runtime.platform import current
@@ -61,12 +62,17 @@ def faults(
         _count(oom_after),
     )
     before = platform.set_faults(wanted)
-    forget_paths()
+    _plan_anew()
     try:
         yield
     finally:
         platform.set_faults(before)
-        forget_paths()
+        _plan_anew()
+
+
+def _plan_anew() -> None:
+    route.cache_clear()
+    forget_paths()
 
 
 def _pairs(name: str, given: Iterable[Any], devices: tuple[Device, ...]) -> list[tuple[int, int]]:

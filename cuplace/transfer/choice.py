@@ -53,6 +53,10 @@ class _Nearest(NamedTuple):
 
 
 def _choose(pieces: Pieces, held: Ints, places: Places) -> Ints:
+    holders = np.argsort(held, kind="stable")
+    if (held[holders] == np.arange(len(held))).all():  # one holder for each block
+        only: Ints = holders[pieces.blocks]
+        return only
     nearest = _find_nearest(pieces, held, places)
     tied = np.flatnonzero(nearest.many > 1)
     turn = np.zeros(len(nearest.first), dtype=np.int64)
@@ -75,8 +79,7 @@ def _find_nearest(pieces: Pieces, held: Ints, places: Places) -> _Nearest:
     shards: list[Ints] = []
     first = np.zeros(len(pieces.blocks), dtype=np.int64)
     many = np.zeros(len(pieces.blocks), dtype=np.int64)
-    held_once = len(np.unique(held)) == len(held)
-    for kind in kinds[: 1 if held_once else None]:
+    for kind in kinds:
         numbers: dict[object, int] = {}
         here = [numbers.setdefault(kind(device), len(numbers)) for device in places.sources]
         there = [numbers.get(kind(device), -1) for device in places.targets]
@@ -125,11 +128,12 @@ def _rotation(sources: Ints, targets: Ints, places: Places) -> Ints:
     """
     node = places.topology.node
     ends = [_numbered([device.gpu for device in devices], node) for devices in (places.sources, places.targets)]
+    most, nodes = (max(int(end[row].max()) for end in ends) + 1 for row in (2, 1))
     (gpu, at, i), (to_gpu, to, j) = ends[0][:, sources], ends[1][:, targets]
-    most = max(int(i.max()), int(j.max())) + 1
     turn = i ^ j if most & (most - 1) == 0 else (j - i) % most
-    nodes = max(int(at.max()), int(to.max())) + 1
-    order: Ints = np.lexsort((targets, i, turn, (to - at) % nodes, (gpu == to_gpu).astype(np.int64) - (at != to)))
+    last = (gpu == to_gpu).astype(np.int64) - (at != to)
+    key = ((last * nodes + (to - at) % nodes) * most + turn) * len(places.sources) + sources
+    order: Ints = np.argsort(key, kind="stable")
     return order
 
 

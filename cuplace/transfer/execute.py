@@ -12,6 +12,7 @@ import numpy.typing as npt
 from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.task import CopyTask
+from cuplace.transfer.plan import TransferPlan, plan_move
 
 if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.host_memory import HostMemory
     from cuplace.runtime.scheduler import Scheduler
-    from cuplace.transfer.plan import TransferPlan
 
 Host: TypeAlias = npt.NDArray[Any]
 
@@ -136,7 +136,8 @@ def gather_to_host(
 
 
 def forget_paths() -> None:
-    """Find out anew how copies travel, the next time that a plan is executed."""
+    """Find out anew how copies travel, the next time that a plan is made or executed."""
+    plan_move.cache_clear()
     move_program.cache_clear()
 
 

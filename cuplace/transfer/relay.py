@@ -86,6 +86,9 @@ def relayed(direct: Table, held: Ints, places: Places, itemsize: int) -> Table |
     if len(remote) > MOST_CHUNKED:
         return _by_rule(direct, rows, places)
     topology = places.topology
+    link = topology.link(int(rows.froms[remote[0]]), int(rows.tos[remote[0]]))
+    if int(direct.sizes[remote].sum()) * itemsize / link.most < topology.machine.submit_us * 1e-6 + link.latency:
+        return None  # all of it takes less time than enqueueing one copy more
     pieces = _gather(direct, rows, held, places, itemsize)
     once = [Copy(next(iter(piece.holders)), gpu, piece.nbytes) for piece in pieces for gpu in piece.needers]
     least = _least_seconds(once, places)

@@ -38,6 +38,20 @@ def test_device_put_runs_the_plan_that_was_shown(platform: Platform) -> None:
     assert (plan.seconds is None) == (platform.name != "sim")
 
 
+@pytest.mark.parametrize("platform", ["sim"], indirect=True)
+def test_plans_are_made_anew_when_links_go_wrong(platform: Platform) -> None:
+    left, right = (cuplace.make_mesh((4,), ("x",), devices=platform.devices[i : i + 4]) for i in (0, 4))
+    x = cuplace.device_put(np.zeros((8, 8), np.float32), NamedSharding(left, P("x")))
+    target = NamedSharding(right, P("x"))
+    paths = {}
+    for broken in (False, True):
+        with cuplace.testing.faults(no_p2p=broken), transfer_log(platform) as log:
+            planned = {move.path for move in cuplace.plan(x, target).moves}
+            cuplace.block_until_ready(cuplace.device_put(x, target))
+        paths[broken] = planned, {path for _, _, path in log.calls}
+    assert paths == {False: ({"peer"}, {"peer"}), True: ({"staged"}, {"staged"})}
+
+
 def test_new_memory_is_what_the_plan_tells(platform: Platform) -> None:
     mesh = cuplace.make_mesh((8,), ("x",), devices=platform.devices)
     x = cuplace.device_put(np.zeros((64, 64), np.float32), NamedSharding(mesh, P("x")))

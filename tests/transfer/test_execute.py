@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from cuplace.placement.sharding import NamedSharding, SingleDeviceSharding
 from cuplace.placement.spec import P
@@ -21,15 +22,16 @@ def halves(platform):
     return mesh(platform.devices[:4], (4,), ("x",)), mesh(platform.devices[4:], (4,), ("x",))
 
 
+@pytest.mark.order
 def test_replicated_targets_pass_on_what_they_received(platform):
     source, target = SingleDeviceSharding(platform.devices[1]), NamedSharding(halves(platform)[0], P())
-    old = upload(numbers((64, 3)), source, None)
-    plan = plan_move((64, 3), F32, source, target, topology=find_topology(NODE))
+    old = upload(numbers((24, 3)), source, None)
+    plan = plan_move((24, 3), F32, source, target, topology=find_topology(NODE))
     new = move(old, plan, None)
     assert any(move.after is not None for move in plan.moves) == (platform.devices[2].gpu != platform.devices[0].gpu)
     for buffer in new:
-        np.testing.assert_array_equal(platform.scheduler.download(buffer), numbers((64, 3)))
-    np.testing.assert_array_equal(gather_to_host(new, target, (64, 3), F32), numbers((64, 3)))
+        np.testing.assert_array_equal(platform.scheduler.download(buffer), numbers((24, 3)))
+    np.testing.assert_array_equal(gather_to_host(new, target, (24, 3), F32), numbers((24, 3)))
 
 
 def test_a_plan_is_one_batch_of_moves_that_never_wait_for_each_other(platform):

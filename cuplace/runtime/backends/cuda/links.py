@@ -73,9 +73,12 @@ class Links:
         if source == target:
             return LOCAL
         found = self.paths.get((source, target))
-        if found is None:
-            found = PEER if not self._missing_access(source, target) else STAGED
-        return found
+        if found is not None:
+            return found
+        try:
+            return STAGED if self._missing_access(source, target) else PEER
+        except runtime.CUDARuntimeError:  # a GPU is lost; who uses it is told
+            return PEER
 
     def _trust(self, source: int, target: int) -> bool | None:
         if self.paths.get((source, target)) == PEER:
