@@ -186,4 +186,7 @@ def _info(options: argparse.Namespace) -> int:
     print(f"cuplace   {cuplace.__version__} (Python {python_platform.python_version()}, NumPy {numpy.__version__})")
     print(f"platform  {here.name}: {here.reason}")
     print(f"devices   {len(here.devices)}: {', '.join(repr(device) for device in here.devices)}")
+    for number, line in enumerate(here.backend.hardware() if here.name == "cuda" else ()):
+        ids = [str(device.id) for device in here.devices if device.gpu == number]
+        print(f"gpu {number:<5} {line}: device{'s' if len(ids) > 1 else ''} {', '.join(ids)}")
     return 0

@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 
 import cuplace
+from cuplace.cli import main
+from cuplace.testing.setting import fresh
+from tests import fakegpus
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = ("--size", "64", "--microbatches", "3")
@@ -39,6 +42,31 @@ def test_info_follows_the_environment() -> None:
     done = run(CUPLACE_PLATFORM="sim", CUPLACE_NUM_DEVICES="3")
     assert "platform  sim: chosen by the option platform" in done.stdout
     assert "devices   3: SimDevice(id=0), SimDevice(id=1), SimDevice(id=2)" in done.stdout
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_info_names_gpus_and_their_devices(
+    gpus: int, fake_gpu_names: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with fresh(lambda: fakegpus.open_fake(fakegpus.Case("eager", gpus=gpus))):
+        assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].startswith("platform  cuda: ")
+    assert lines[2].startswith("devices   8: CudaDevice(id=0), CudaDevice(id=1), ")
+    shares = ["0, 1, 2, 3, 4, 5, 6, 7"] if gpus == 1 else ["0, 1, 2, 3", "4, 5, 6, 7"]
+    assert lines[3:] == [
+        f"gpu {i}     {fake_gpu_names[i]}, sm_90, 16.0 GiB: devices {share}" for i, share in enumerate(shares)
+    ]
+
+
+@pytest.fixture
+def fake_gpu_names(restored_config: None) -> list[str]:
+    reason = fakegpus.missing()
+    if reason is not None:
+        pytest.skip(reason)
+    import cupy
+
+    return [cupy.cuda.runtime.getDeviceProperties(i)["name"].decode() for i in range(2)]
 
 
 @pytest.mark.parametrize("name", ["cpu", "sim"])

@@ -169,6 +169,14 @@ class CudaBackend:
         """From now on this is wrong with the links between GPUs."""
         self.links.set_faults(faults)
 
+    def hardware(self) -> list[str]:
+        """A line for each GPU: its name, architecture and memory."""
+        found = [(gpu, runtime.getDeviceProperties(gpu.ordinal)) for gpu in self.gpus]
+        return [
+            f"{gpu.name}, sm_{told['major']}{told['minor']}, {told['totalGlobalMem'] / 2**30:.1f} GiB"
+            for gpu, told in found
+        ]
+
     def close(self) -> None:
         self._latches.release()
         for gpu in self.gpus:
