@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import random
@@ -19,9 +20,11 @@ from tests.guard.sites import ROOT, Site
 
 RANDOM = ("tests/order/test_random_programs.py", "tests/runtime/test_scheduler_order.py")
 RULES = ("tests/runtime/test_scheduler_rules.py",)
-DOORS = tuple(f"tests/runtime/test_{name}.py" for name in ("scheduler", "memory", "buffer", "scheduler_interrupts"))
-SEEDED = ("tests/runtime/order/test_seeded_bugs.py", "tests/runtime/backends/test_cuda_order.py")
-HOST_MEMORY = ("tests/transfer/test_host_moves.py",)
+DOORS = tuple(
+    f"tests/runtime/test_{name}.py"
+    for name in ("scheduler", "scheduler_relays", "buffer", "memory", "scheduler_interrupts")
+)
+HOST_MEMORY = ("tests/transfer/test_host_moves.py", "tests/runtime/test_host_memory.py")
 
 
 def _cuda(*names: str) -> tuple[str, ...]:
@@ -31,7 +34,7 @@ def _cuda(*names: str) -> tuple[str, ...]:
 STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "cuplace/runtime/backends/cpu/": (("tests/runtime/backends/test_cpu_strand.py",), RULES, RANDOM, DOORS),
     "cuplace/runtime/backends/sim/": (RANDOM, ("tests/runtime/backends/test_sim_stream.py",), RULES, DOORS),
-    "cuplace/runtime/backends/cuda/copies.py": (_cuda("moves"), _cuda("order"), RANDOM),
+    "cuplace/runtime/backends/cuda/copies.py": (_cuda("order"), _cuda("moves"), RANDOM),
     "cuplace/runtime/backends/cuda/foreign.py": (_cuda("foreign"), RANDOM),
     "cuplace/runtime/backends/cuda/host.py": (_cuda("order"), _cuda("host"), RANDOM),
     "cuplace/runtime/backends/cuda/latch.py": (_cuda("streams"), RANDOM),
@@ -41,6 +44,7 @@ STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
     "cuplace/runtime/backends/cuda/host_moves.py": (HOST_MEMORY, RANDOM),
     "cuplace/runtime/backends/cuda/strand.py": (HOST_MEMORY, RANDOM),
     "cuplace/runtime/backends/cuda/pinned.py": (HOST_MEMORY, RANDOM),
+    "cuplace/runtime/backends/cuda/lane.py": (_cuda("lanes"), RANDOM, _cuda("streams", "failure", "order"), DOORS),
     "cuplace/runtime/backends/cuda/": (RANDOM, _cuda("streams", "failure"), _cuda("order"), DOORS),
     "cuplace/runtime/memory.py": (RULES, DOORS, _cuda("failure"), RANDOM),
     "cuplace/": (RULES, DOORS, RANDOM, _cuda("foreign")),
@@ -71,8 +75,17 @@ class Outcome(NamedTuple):
         return self.how not in ("survived", "stopped")
 
 
-def stages_for(site: Site) -> tuple[tuple[str, ...], ...]:
-    return next(stages for start, stages in STAGES.items() if site.path.startswith(start))
+def stages_for(site: Site) -> list[tuple[str, ...]]:
+    """The files that kill quickly, and then all others with tests marked `order`."""
+    stages = next(stages for start, stages in STAGES.items() if site.path.startswith(start))
+    known = {file for files in stages for file in files}
+    return [*stages, tuple(file for file in marked_files() if file not in known)]
+
+
+@functools.cache
+def marked_files() -> tuple[str, ...]:
+    files = sorted((ROOT / "tests").rglob("test_*.py"))
+    return tuple(file.relative_to(ROOT).as_posix() for file in files if "pytest.mark.order" in file.read_text())
 
 
 def platforms_for(site: Site) -> tuple[str, ...]:
