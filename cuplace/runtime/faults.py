@@ -1,7 +1,8 @@
 """Faults: what goes wrong on demand, so that programs can be tested against it (see ``Platform.set_faults``).
 
 Work that fails and memory that runs out are the same everywhere, and are made here. Links belong to backends: one that
-has any has a method ``set_faults(faults)``, which holds until its next call.
+has any has a method ``set_faults(faults)``, which holds until its next call, and tells whether streams for moves have
+to be made anew.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
-from cuplace.runtime.task import Task
+from cuplace.runtime.task import CopyTask, Task
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, StoragePool, Stream
@@ -94,16 +95,21 @@ NO_FAULTS = Faults()
 class _FailingTask(Task):
     """Work that fails in the place of ``task``, on its stream and in its order."""
 
-    __slots__ = ()
+    __slots__ = ("_task",)
 
     def __init__(self, task: Task) -> None:
         super().__init__(task.kind, task.name, task.nbytes, task.path)
+        self._task = task
 
     def enqueue(
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
         needs: Sequence[Event], submission: Submission,
     ) -> None:  # fmt: skip
-        stream.run(self._fail, [b.array for b in reads], [b.array for b in writes], scalars, needs, 0.0, submission)
+        sources, targets = [buffer.array for buffer in reads], [buffer.array for buffer in writes]
+        if isinstance(self._task, CopyTask):
+            source, target = self._task.boxes(reads[0], writes[0])
+            sources, targets = [source], [target]
+        stream.run(self._fail, sources, targets, scalars, needs, 0.0, submission)
 
     def _fail(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
         raise errors.InjectedFaultError(self.name)

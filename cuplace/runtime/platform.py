@@ -72,8 +72,7 @@ class Platform:
             for device in self.devices:
                 for arena in device.memory.arenas.values():
                     limit(arena, faults)
-            if set_links is not None:
-                set_links(faults)
+            if set_links is not None and set_links(faults):
                 for device in self.devices:
                     device.forget_moves()
         return before

@@ -108,13 +108,17 @@ class CopyTask(Task):
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
         needs: Sequence[Event], submission: Submission,
     ) -> None:  # fmt: skip
-        source = reads[0].array
-        if self.source_slices is not None:
-            source = source[self.source_slices]
-        target = writes[0].array
-        if self.target_slices is not None:
-            target = target[self.target_slices]
+        source, target = self.boxes(reads[0], writes[0])
         stream.copy(source, target, self.path, needs, submission)
+
+    def boxes(self, source: Buffer, target: Buffer) -> tuple[Any, Any]:
+        """What it reads and what it writes."""
+        from_box, to_box = source.array, target.array
+        if self.source_slices is not None:
+            from_box = from_box[self.source_slices]
+        if self.target_slices is not None:
+            to_box = to_box[self.target_slices]
+        return from_box, to_box
 
 
 class PackedUpload(Task):

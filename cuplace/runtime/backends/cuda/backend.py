@@ -165,9 +165,13 @@ class CudaBackend:
     def shortage(self, device: Device, nbytes: int) -> list[str]:
         return shortage(self.gpus[device.gpu], nbytes)
 
-    def set_faults(self, faults: Faults) -> None:
-        """From now on this is wrong with the links between GPUs."""
-        self.links.set_faults(faults)
+    def set_faults(self, faults: Faults) -> bool:
+        """From now on this is wrong with the links between GPUs; whether streams for moves have to be made anew."""
+        before, self.links.faults = self.links.faults, faults
+        if not before.of_links and not faults.of_links:
+            return False
+        self.links.forget()
+        return True
 
     def hardware(self) -> list[str]:
         """A line for each GPU: its name, architecture and memory."""

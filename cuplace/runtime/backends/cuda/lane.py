@@ -160,7 +160,7 @@ class Lane:
                 return CudaEvent(stream, submission, self, 0, 0, error or gpu.failed(failure))
             self._issued = seq
         event = CudaEvent(stream, submission, self, seq, handle, error)
-        if seq % _WATCHED == 0:
+        if seq % _WATCHED == 0 and error is None:  # an error holds the frames of its traceback, which hold arrays
             self._watch(event)
         return event
 

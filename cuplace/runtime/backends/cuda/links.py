@@ -17,7 +17,7 @@ from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.lane import synchronize
 from cuplace.runtime.backends.cuda.probe import pattern, pattern_sum
 from cuplace.runtime.backends.interrupts import Uninterrupted
-from cuplace.runtime.faults import NO_FAULTS, Faults
+from cuplace.runtime.faults import NO_FAULTS
 from cuplace.runtime.presets import HGX_H200
 from cuplace.runtime.topology import LOCAL, PEER, STAGED, Topology
 
@@ -50,9 +50,8 @@ class Links:
         self.faults = NO_FAULTS
         self._host = host
 
-    def set_faults(self, faults: Faults) -> None:
-        """From now on this is wrong. Paths are found out anew."""
-        self.faults = faults
+    def forget(self) -> None:
+        """Find out paths anew."""
         self.paths.clear()
         self.reasons.clear()
 

@@ -101,9 +101,10 @@ class SimBackend:
     def shortage(self, device: Device, nbytes: int) -> list[str]:
         return []
 
-    def set_faults(self, faults: Faults) -> None:
-        """From now on this is wrong with the links."""
+    def set_faults(self, faults: Faults) -> bool:
+        """From now on this is wrong with the links; whether streams for moves have to be made anew."""
         self.links.set_faults(faults)
+        return False
 
     def close(self) -> None:
         """Nothing runs in the background."""
