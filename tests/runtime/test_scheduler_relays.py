@@ -45,6 +45,21 @@ def test_a_relay_waits_for_exactly_what_feeds_it(platform: Platform) -> None:
 
 
 @pytest.mark.order
+def test_the_source_of_a_chain_is_not_overwritten_before_it_is_read(platform: Platform) -> None:
+    first, second, third = platform.devices[:3]
+    scheduler = platform.scheduler
+    source = put(first, VALUES)
+    middle, last = new(second, source, "transfer"), new(third, source, "transfer")
+    latch = scheduler.hold(first.transfer_to(second))
+    scheduler.submit_moves(chain(source, middle, last), after=AFTER)
+    scheduler.upload(source, VALUES * 10)
+    scheduler.host_wait([put(third, VALUES)])
+    latch.release()
+    np.testing.assert_array_equal(read(last), VALUES)
+    np.testing.assert_array_equal(read(source), VALUES * 10)
+
+
+@pytest.mark.order
 def test_what_is_passed_on_is_not_overwritten_before(platform: Platform) -> None:
     first, second, third = platform.devices[:3]
     scheduler = platform.scheduler

@@ -6,6 +6,7 @@ import pytest
 from cuplace.placement.sharding import NamedSharding, SingleDeviceSharding
 from cuplace.placement.spec import P
 from cuplace.runtime.topology import find_topology
+from cuplace.transfer.batch import Batch
 from cuplace.transfer.execute import gather_to_host, move, upload
 from cuplace.transfer.plan import plan_move
 from tests.transfer.machines import NODE
@@ -32,6 +33,19 @@ def test_replicated_targets_pass_on_what_they_received(platform):
     for buffer in new:
         np.testing.assert_array_equal(platform.scheduler.download(buffer), numbers((24, 3)))
     np.testing.assert_array_equal(gather_to_host(new, target, (24, 3), F32), numbers((24, 3)))
+
+
+def test_chains_of_several_arrays_make_one_batch(platform):
+    source, target = SingleDeviceSharding(platform.devices[1]), NamedSharding(halves(platform)[0], P())
+    shapes = [(24, 3), (5,), (16, 2)]
+    batch = Batch()
+    for shape in shapes:
+        old = upload(numbers(shape), source, None)
+        batch.move(old, plan_move(shape, F32, source, target, topology=find_topology(NODE)))
+    for shape, new in zip(shapes, batch.run(None), strict=True):
+        np.testing.assert_array_equal(gather_to_host(new, target, shape, F32), numbers(shape))
+        for buffer in new:
+            np.testing.assert_array_equal(platform.scheduler.download(buffer), numbers(shape))
 
 
 def test_a_plan_is_one_batch_of_moves_that_never_wait_for_each_other(platform):
