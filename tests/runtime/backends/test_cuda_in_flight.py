@@ -1,0 +1,82 @@
+"""Memory on the way: blocks of the ring and packed copies are nobody else's while copies use them, and come back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuplace.runtime.backends.cuda import ring as ring_module
+from cuplace.runtime.memory import TRANSFER
+from cuplace.runtime.platform import Platform, activated
+from cuplace.runtime.task import CopyTask
+from tests import fakegpus
+from tests.fakegpus import Case
+from tests.runtime.streams import finish, move, new, put, read, used
+
+pytestmark = pytest.mark.order(once=True)
+
+COLUMNS = (slice(0, 64), slice(8, 40))
+PEERS = [Case("lazy"), Case("random", 1)]
+NO_PEERS = [Case("lazy", peers=False), Case("random", 1, peers=False)]
+
+
+def matrix(i: int) -> np.ndarray:
+    return np.arange(64 * 64, dtype=np.int64).reshape(64, 64) * (i + 1)
+
+
+def puts(platform: Platform) -> None:
+    for buffer, i in [(put(platform.devices[0], matrix(i)), i) for i in range(12)]:
+        np.testing.assert_array_equal(read(buffer), matrix(i))
+
+
+def moves(platform: Platform) -> None:
+    here, there = platform.devices[0], platform.devices[-1]
+    sources = [put(here, matrix(i)) for i in range(6)]
+    for i, moved in enumerate([move(source, there) for source in sources]):
+        np.testing.assert_array_equal(read(moved), matrix(i))
+
+
+def moves_columns(platform: Platform) -> None:
+    """Rows too short for copy engines: packed and unpacked."""
+    here, there = platform.devices[0], platform.devices[-1]
+    sources = [put(here, matrix(i)) for i in range(6)]
+    targets = [new(there, source, TRANSFER) for source in sources]
+    task = CopyTask(COLUMNS, COLUMNS, "peer", 64 * 32 * 8)
+    for source, target in zip(sources, targets, strict=True):
+        here.scheduler.submit_moves([(task, here.transfer_to(there), source, target)])
+    for i, target in enumerate(targets):
+        np.testing.assert_array_equal(read(target)[COLUMNS], matrix(i)[COLUMNS])
+
+
+@pytest.mark.parametrize("slab", [4 << 10, 256 << 10], ids=["many pieces", "few pieces"])
+@pytest.mark.parametrize(
+    ("program", "case"),
+    [
+        *[(puts, case) for case in PEERS],
+        *[(moves, case) for case in NO_PEERS],
+        *[(moves_columns, case) for case in PEERS + NO_PEERS],
+    ],
+    ids=lambda value: value.label if isinstance(value, Case) else value.__name__,
+)
+def test_memory_on_the_way_is_not_shared_and_comes_back(
+    program: Callable[[Platform], None], case: Case, slab: int, fake_gpus: None, restored_config: None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(ring_module, "FIRST_SLAB_BYTES", slab)
+    monkeypatch.setattr(ring_module, "SLAB_BYTES", slab)
+    monkeypatch.setattr("cuplace.runtime.backends.cuda.copies.CHUNK_BYTES", 4 << 10)
+    platform = fakegpus.open_fake(case)
+    backend: Any = platform.backend
+    with activated(platform):
+        program(platform)
+        finish(platform)
+        platform.scheduler.drain([stream for device in platform.devices for stream in device.streams()])
+    assert used(platform) == {"bytes_in_use": 0, "bytes_parked": 0}
+    assert sum(device.memory.in_use for device in platform.devices) == 0
+    backend.ring.free_unused()
+    assert backend.ring.pinned_bytes == 0
+    platform.close()
+    fakegpus.assert_no_reports()
