@@ -59,6 +59,8 @@ def plan(
     old, new = _placed(held, wanted, topology)
     check_fit(old, shape)
     check_fit(new, shape)
+    if topology is None:
+        return plan_move(shape, dtype, old, new, True)  # spelled as for device_put, so that both find the same plan
     return plan_move(shape, dtype, old, new, True, topology)
 
 
