@@ -14,28 +14,31 @@ from cuplace.runtime.presets import HGX_H200
 GIGA = 1e9
 MICRO = 1e-6
 
-LOCAL, PEER, STAGED, NETWORK = "local", "peer", "staged", "network"
+LOCAL, PEER, STAGED, NETWORK, OVER_HOST_LINK = "local", "peer", "staged", "network", "host"
+
+HOST_END = -1
+"""The host, where the number of a GPU is expected: one end of copies from and to its memory."""
 
 
 class Port(NamedTuple):
-    """Something of one GPU that bytes pass and that copies share.
+    """Something of one GPU, or of the host, that bytes pass and that copies share.
 
     ``kind`` is ``memory``, ``out`` and ``into`` (of its links to other GPUs), ``up``, ``down`` and ``both`` (of its
-    link to the host), ``sends`` and ``receives`` (of its network card).
+    link to the host), ``sends`` and ``receives`` (of its network card). The host only has ``memory``.
     """
 
     kind: str
     gpu: int
 
     def __str__(self) -> str:
-        return f"GPU {self.gpu} {self.kind}"
+        return f"host {self.kind}" if self.gpu == HOST_END else f"GPU {self.gpu} {self.kind}"
 
 
 class Link(NamedTuple):
     """How copies from one GPU to another, or inside of one, travel.
 
     Attributes:
-        path: ``local``, ``peer``, ``staged`` or ``network``.
+        path: ``local``, ``peer``, ``staged`` or ``network``; ``host`` between a GPU and the host.
         latency: seconds before the first byte moves.
         most: bytes a second that one copy gets, alone.
         ports: what each byte takes of which port.
@@ -110,6 +113,8 @@ class Topology:
         >>> find_topology(HGX_H200).path(0, 1)
         'peer'
         """
+        if HOST_END in (source, target):
+            return LOCAL if source == target else OVER_HOST_LINK
         if self.find_path is not None:
             return self.find_path(source, target)
         if source == target:
@@ -128,6 +133,8 @@ class Topology:
 
     def capacity(self, port: Port) -> float:
         """The bytes a second that all copies together get of a port."""
+        if port.gpu == HOST_END:
+            return self.machine.host_memory_gb_s * GIGA
         return _CAPACITIES[port.kind](self.machine) * GIGA
 
     def link(self, source: int, target: int) -> Link:
@@ -142,6 +149,12 @@ class Topology:
 
     def _make_link(self, source: int, target: int, path: str) -> Link:
         machine = self.machine
+        if path == OVER_HOST_LINK:
+            name, gpu = ("down", source) if target == HOST_END else ("up", target)
+            speed = machine.host.down_gb_s if target == HOST_END else machine.host.up_gb_s
+            return _joined(path, machine.host.latency_us, speed, (name, gpu), ("both", gpu))
+        if source == HOST_END:
+            return Link(path, 0.0, machine.host_memory_gb_s / 2 * GIGA, ((Port("memory", HOST_END), 2.0),))
         if path == LOCAL:
             ports, latency, most = ((Port("memory", source), 2.0),), machine.gpu.launch_us, machine.gpu.memory_gb_s / 2
             return Link(path, latency * MICRO, most * GIGA, ports)

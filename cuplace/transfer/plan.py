@@ -14,10 +14,10 @@ import numpy as np
 
 from cuplace.placement.box import Box
 from cuplace.placement.memory_space import DEVICE
-from cuplace.runtime.topology import topology_of
+from cuplace.runtime.topology import HOST_END, topology_of
 from cuplace.transfer.choice import Places, direct_moves
 from cuplace.transfer.loads import Copy, bytes_through, estimate
-from cuplace.transfer.path import path_between
+from cuplace.transfer.path import HOST_PLATFORM, path_between
 from cuplace.transfer.relay import relayed
 from cuplace.transfer.table import NOTHING, Ints, Table, cut, strides_of
 
@@ -132,7 +132,8 @@ class TransferPlan:
 
     @cached_property
     def bytes_through(self) -> Mapping[Port, int]:
-        """Bytes that pass each port of the GPUs; copies inside of a GPU are read and written in its memory."""
+        """Bytes that pass each port of the GPUs and of the host; copies inside of a GPU, or of the host, are read and
+        written in its memory."""
         return MappingProxyType({port: int(n) for port, n in bytes_through(self._copies(), self.topology).items()})
 
     @cached_property
@@ -165,8 +166,7 @@ class TransferPlan:
         return self.svg()
 
     def _copies(self) -> list[Copy]:
-        tos = [device.gpu for device in self.target.flat_devices]
-        froms = [device.gpu for device in self.source.flat_devices]
+        froms, tos = _ends(self.source), _ends(self.target)
         table = self._table
         columns = table.sources, table.targets, table.sizes * self.dtype.itemsize, table.after
         return [
@@ -248,6 +248,14 @@ def plan_move(
 def _on_devices(sharding: Sharding) -> bool:
     """Whether the arrays are in the devices' own memory."""
     return sharding.memory_kind in (None, DEVICE)
+
+
+def _ends(sharding: Sharding) -> list[int]:
+    """Between what copies travel: the GPUs, in mesh order, or the host. A CPU's devices are the host anyhow."""
+    on_devices = _on_devices(sharding)
+    return [
+        device.gpu if on_devices or device.platform == HOST_PLATFORM else HOST_END for device in sharding.flat_devices
+    ]
 
 
 def _find_aliases(source: Sharding, target: Sharding, old: Layout, new: Layout) -> tuple[tuple[int, int], ...]:

@@ -103,6 +103,26 @@ def test_copies_take_the_streams_of_what_is_on_a_device(platform: Platform) -> N
     assert [record.path for record in copies] == [over[name] for name in names]
 
 
+def test_plans_tell_the_bytes_of_the_links_to_the_host(platform: Platform) -> None:
+    here = NamedSharding(mesh(platform.devices[:4], (4,), ("x",)), P("x"))
+    pinned, whole = here.with_memory_kind("pinned_host"), NamedSharding(here.mesh, P(), "unpinned_host")
+    nbytes = 8 * F32.itemsize
+    gpus = [device.gpu for device in platform.devices[:4]]
+
+    def through(source: Sharding, target: Sharding) -> dict[str, int]:
+        return {str(port): n for port, n in plan_move((8,), F32, source, target).bytes_through.items()}
+
+    def at_each(port: str, share: int) -> dict[str, int]:
+        return {f"GPU {gpu} {port}": gpus.count(gpu) * share for gpu in gpus}
+
+    if platform.name == "cpu":
+        assert through(here, pinned) == at_each("memory", 2 * nbytes // 4)
+        return
+    assert through(here, pinned) == {**at_each("down", nbytes // 4), **at_each("both", nbytes // 4)}
+    assert through(whole, here) == {**at_each("up", nbytes // 4), **at_each("both", nbytes // 4)}
+    assert through(pinned, whole) == {"host memory": 2 * 4 * nbytes}
+
+
 @pytest.mark.parametrize("kind", HOST_KINDS)
 def test_pieces_of_an_array_larger_than_a_piece_of_the_ring_arrive_in_their_places(
     platform: Platform, kind: str
