@@ -1,0 +1,46 @@
+"""Lanes of a GPU that is lost between two calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuplace.errors import DeviceLostError
+from cuplace.runtime.platform import Platform
+from tests import fakecuda, fakegpus
+from tests.fakegpus import Case
+from tests.runtime.streams import ADD_ONE, compute, put, read
+
+VALUES = np.arange(24, dtype=np.int64)
+
+
+@pytest.fixture
+def losing(fake_gpus: None, restored_config: None) -> Any:
+    """The cuda platform; its reports are the test's business, since lost GPUs are reported."""
+    opened = fakegpus.open_fake(Case("eager"))
+    yield opened
+    fakecuda.faults.clear()
+
+
+def test_an_event_that_cannot_be_recorded_tells_of_the_loss(losing: Platform) -> None:
+    device = losing.devices[0]
+    read(compute(ADD_ONE, put(device, VALUES)))
+    fakecuda.faults.lose_device(0)
+    lane: Any = device.compute.lane
+    event = lane.record(device.compute, 0)
+    assert isinstance(event.error, DeviceLostError)
+    assert event.done
+    losing.close()
+
+
+def test_a_platform_whose_gpu_is_lost_at_the_end_closes(losing: Platform) -> None:
+    device, other = losing.devices[:2]
+    read(compute(ADD_ONE, put(device, VALUES)))
+    np.testing.assert_array_equal(read(put(other, VALUES)), VALUES)
+    fakecuda.faults.lose_device(0)
+    losing.close()
+    backend: Any = losing.backend
+    assert isinstance(backend.gpus[0].lost, DeviceLostError)
+    assert backend.gpus[1].lost is None
