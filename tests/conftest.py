@@ -193,7 +193,8 @@ def platform(request: pytest.FixtureRequest) -> Iterator[Platform]:
         _need_gpus(case)
     with fresh(case.open) as opened:
         if case.name != "cpu":
-            opened.set_faults(FAULTS[request.config.getoption("--fault")])
+            sound = request.node.get_closest_marker("sound_links") is not None
+            opened.set_faults(FAULTS[None if sound else request.config.getoption("--fault")])
         with setting.restored_options():
             yield opened
             held = opened.scheduler.release_latches()

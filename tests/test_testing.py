@@ -16,6 +16,8 @@ from cuplace.runtime.platform import Platform
 from tests import fakegpus
 from tests.order.random_program import RandomProgram
 
+pytestmark = pytest.mark.sound_links  # the faults are its own
+
 on_sim = pytest.mark.parametrize("platform", ["sim"], indirect=True)
 where_links_are = pytest.mark.parametrize(
     "platform", ["sim"] if fakegpus.missing() else ["sim", "cuda"], indirect=True

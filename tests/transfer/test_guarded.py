@@ -258,6 +258,7 @@ def test_new_arrays_on_the_context_mesh_are_judged_alike(platform):
 
 
 @pytest.mark.parametrize("platform", ["sim"], indirect=True)
+@pytest.mark.sound_links
 def test_copies_through_the_host_are_refused_where_a_pair_has_no_other_way(platform):
     v = Arrays(platform)
     moving = cuplace.jit(lambda x: x.sum(), out_shardings=on(v.at.full))
