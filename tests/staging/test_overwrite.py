@@ -59,6 +59,7 @@ def test_a_tree_of_parameters_is_updated_in_place(platform):
         lambda params, g: ({k: jnp.tanh(x) * g for k, x in params.items()}, g.sum()), donate_argnums=0
     )
     params, total = step(params, jnp.float32(2))
+    assert float(total) == 2.0
     assert {name: addresses(x) for name, x in params.items()} == before
     for k, x in enumerate(params.values()):
         np.testing.assert_allclose(np.asarray(x), np.tanh(numbers(16, 4) + k) * 2, rtol=1e-5)
@@ -120,8 +121,8 @@ def test_any_program_gives_the_same_with_donated_operands(platform, program, siz
 
     def f(*values):
         values = list(values)
-        for function, places in lines:
-            made = function(*[values[i] for i in places])
+        for function, sources in lines:
+            made = function(*[values[i] for i in sources])
             values.append(made / (1 + jnp.abs(made).max()))
         return [values[i] + 0 for i in results]
 
