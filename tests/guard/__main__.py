@@ -1,6 +1,7 @@
-"""``python -m tests.guard [--values] [words]``: the table of all mutants, or of those with a word in their site's name.
+"""``python -m tests.guard [--values] [--note] [words]``: the table of all mutants, or of the named.
 
-With ``--values`` it tells, too, which test finds a wrong value where the detectors are off.
+Words are parts of the names of sites. With ``--values`` it tells, too, which test finds a wrong value where the
+detectors are off; with ``--note`` it notes what was killed in ``killed.tsv``, from which CI draws its sample.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tests.guard.guard import Worker, chosen, explained, orders, row
+from tests.guard.guard import Worker, chosen, explained, note_killed, orders, row
 from tests.guard.sites import find_sites
 
 
@@ -16,14 +17,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.guard", description="Try mutants of what orders work.")
     parser.add_argument("words", nargs="*", help="parts of the names of sites")
     parser.add_argument("--values", action="store_true", help="look for wrong values, too, without detectors")
+    parser.add_argument("--note", action="store_true", help="note what was killed")
     options = parser.parse_args()
-    reasons, survivors = explained(), 0
+    reasons, survivors, sites = explained(), 0, find_sites()
     with Worker() as worker:
-        for site in chosen(find_sites(), options.words):
+        for site in chosen(sites, options.words):
             outcome = worker.try_mutant(site)
             value = worker.try_mutant(site, only_values=True) if options.values and orders(site) else None
             survivors += not outcome.killed and site.key not in reasons
             print(row(outcome, value, reasons.get(site.key)), flush=True)
+            if options.note:
+                note_killed([outcome], sites)
     print(f"{survivors} survivors")
     return int(survivors > 0)
 

@@ -141,6 +141,22 @@ def explained() -> dict[str, str]:
         return {entry["site"]: entry["reason"] for entry in tomllib.load(file).get("explained", [])}
 
 
+def known() -> dict[str, str]:
+    """By the key of a site, the file of a test that has killed its mutant before."""
+    text = (Path(__file__).parent / "killed.tsv").read_text()
+    return dict(line.split("\t") for line in text.splitlines())
+
+
+def note_killed(outcomes: Iterable[Outcome], sites: Iterable[Site]) -> None:
+    """Add what was killed to `known`, and drop what is not there any more."""
+    keys = {site.key for site in sites}
+    killed = [outcome for outcome in outcomes if outcome.killed and outcome.test]
+    found = {outcome.site.key: outcome.test.partition("::")[0] for outcome in killed}
+    rows = {key: file for key, file in {**known(), **found}.items() if key in keys}
+    text = "".join(f"{key}\t{file}\n" for key, file in sorted(rows.items()))
+    (Path(__file__).parent / "killed.tsv").write_text(text)
+
+
 def row(outcome: Outcome, value: Outcome | None = None, reason: str | None = None) -> str:
     """One line of the table: site, kind, code, mutant, how it was killed, by which test, and which finds a value."""
     site = outcome.site
