@@ -89,9 +89,7 @@ class Engine:
         if not ready:
             return False
         with Uninterrupted():
-            stream = self._random.choice(ready)
-            if _may_run(stream):  # else a destructor that computes has run it meanwhile
-                self._run_head(stream)
+            self._run_head(self._random.choice(ready))
         return True
 
     def _run_some(self) -> None:
@@ -100,9 +98,11 @@ class Engine:
                 pass
 
     def _run_head(self, stream: SimStream) -> None:
+        if not _may_run(stream):
+            return  # a destructor that computes has run it meanwhile
         item = stream.items.popleft()
         if not stream.items:
-            del self._busy[stream]
+            self._busy.pop(stream, None)  # a destructor that computes may have done so
         stream.latches.pop(item, None)
         item.error = _call(item)
         item.call = None
@@ -120,6 +120,8 @@ def _may_run(stream: SimStream) -> bool:
         if not unseen[-1].finished:
             return False
         unseen.pop()
+    if not stream.items or stream.items[0] is not item:
+        return False  # a destructor that computes has been here
     return not stream.latches or item not in stream.latches or not stream.latches[item].held
 
 
