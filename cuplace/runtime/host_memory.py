@@ -22,6 +22,7 @@ class HostMemory(DeviceMemory):
     """
 
     on_host = True
+    limited = False
     xp = np
 
     def __init__(self, device: Device, kind: str) -> None:
@@ -48,10 +49,6 @@ class HostMemory(DeviceMemory):
     @property
     def upload(self) -> Stream:
         return self.device.host
-
-    @property
-    def limit(self) -> None:
-        return None
 
     def _storage(self, arena: str) -> StoragePool:
         return self.backend.host_storage(self.device, self.kind)

@@ -185,6 +185,7 @@ class DeviceMemory:
         device: whose memory it is.
         kind: which one: ``device``, ``pinned_host`` or ``unpinned_host``.
         on_host: whether the host can read and write it in place.
+        limited: whether ``max_device_bytes`` bounds it.
 
     >>> import cuplace
     >>> cuplace.devices()[0].memory("pinned_host").kind
@@ -192,6 +193,7 @@ class DeviceMemory:
     """
 
     on_host = False
+    limited = True
 
     def __init__(
         self, device: Device, backend: Backend, graveyard: Graveyard, parking: set[DeviceMemory], kind: str = DEVICE
@@ -254,7 +256,7 @@ class DeviceMemory:
     def limit(self) -> int | None:
         """Bytes that its blocks may be; None where there is no limit."""
         limit: int | None = config.max_device_bytes
-        return limit
+        return limit if self.limited else None
 
     def _storage(self, arena: str) -> StoragePool:
         return self.backend.storage(self.device, arena)
@@ -273,8 +275,8 @@ class DeviceMemory:
         arena = self.arenas[arena_name]
         if self.parked:
             self._poll()
-        limit = self.limit
-        if limit is not None and self.in_use + nbytes > limit:
+        limit = config.max_device_bytes
+        if limit is not None and self.limited and self.in_use + nbytes > limit:
             found = self._make_room(arena, nbytes, limit, shape, dtype)
             if found is not None:
                 return found

@@ -20,15 +20,12 @@ SMALL_BYTES = 64 << 10
 PACKED_BYTES = 1 << 20
 """What is packed together at most: whoever needs one of them waits for all."""
 
-_WORTHWHILE = 16  # pairs of a batch; fewer are mostly the shards of one array, each on a device of its own
+WORTHWHILE = 16
+"""Pairs of a batch that is packed; fewer are mostly the shards of one array, each on a device of its own."""
 
 
 def packed(pairs: Sequence[Pair]) -> Iterator[Sequence[Pair]]:
     """The pairs in groups, each for one stream. Of a stream their order stays as it is."""
-    if len(pairs) < _WORTHWHILE:
-        for pair in pairs:
-            yield (pair,)
-        return
     open_groups: dict[Stream, list[Pair]] = {}
     sizes: dict[Stream, int] = {}
     for pair in pairs:

@@ -31,7 +31,7 @@ from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.faults import NO_FAULTS
 from cuplace.runtime.memory import COMPUTE, TRANSFER, ForeignArena, Graveyard, Uses
-from cuplace.runtime.packing import Pair, packed
+from cuplace.runtime.packing import WORTHWHILE, Pair, packed
 from cuplace.runtime.submission import (
     RUN_AHEAD_WAIT,
     VALUE_WAIT,
@@ -273,8 +273,9 @@ class Scheduler:
                         _note_read(source, stream, event)
                         events.append(event)
                 for target, events in written.items():
-                    target.writes = tuple(events)
-                    target.reads = passed_on.get(target)
+                    uses = target.uses
+                    uses.writes = tuple(events)
+                    uses.reads = passed_on.get(target)
             except BaseException:
                 for _, stream, source, target in launches:
                     _note_latest(stream, (source,), (target,))
@@ -319,11 +320,15 @@ class Scheduler:
             if self.graveyard:
                 self._park()
             now = _now()
-            for group in packed(pairs):
-                if len(group) == 1:
-                    self._upload(*group[0], line, now)
-                else:
-                    self._upload_packed(group, line, now)
+            if len(pairs) < WORTHWHILE:
+                for buffer, source in pairs:
+                    self._upload(buffer, source, line, now)
+            else:
+                for group in packed(pairs):
+                    if len(group) == 1:
+                        self._upload(*group[0], line, now)
+                    else:
+                        self._upload_packed(group, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()
         if config.sync:
@@ -341,8 +346,9 @@ class Scheduler:
             else:
                 failing.enqueue(stream, (), (buffer,), (), (), submission)
             event = self._record(stream, submission)
-            buffer.writes = () if event is None else (event,)
-            buffer.reads = None
+            uses = buffer.uses
+            uses.writes = () if event is None else (event,)
+            uses.reads = None
         except BaseException:
             _note_latest(stream, (), (buffer,))
             raise
@@ -630,7 +636,7 @@ def _note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
 
 
 def _has_readers(buffer: Buffer) -> bool:
-    own = buffer.device.compute
+    own = buffer.block.arena.memory.compute
     return any(not event.done and stream is not own for stream, event in (buffer.reads or {}).items())
 
 
