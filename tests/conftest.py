@@ -90,6 +90,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--deep", action="store_true", help="run the long tests, and order tests on 500 seeds")
     group.addoption("--platform", choices=PLATFORMS, help="run tests of platforms on this one only")
     group.addoption(
+        "--gpus", type=int, help="on fake CUDA, let the eight devices be partitions of so many GPUs (1, 2 or 8)"
+    )
+    group.addoption(
         "--fault", choices=[name for name in FAULTS if name], help="let this be wrong with the links of GPUs"
     )
 
@@ -153,7 +156,13 @@ def _cases(metafunc: pytest.Metafunc) -> list[Case]:
         seeds = {"cpu": 0, "sim": 0, "cuda": len(hardware.numbers())}
     elif fakegpus.missing():
         seeds = {**seeds, "cuda": 0}
-    return [Case(name, seed) for name in PLATFORMS if only in (None, name) for seed in range(seeds[name])]
+    gpus = metafunc.config.getoption("--gpus")
+    found = [Case(name, seed) for name in PLATFORMS if only in (None, name) for seed in range(seeds[name])]
+    if gpus is None:
+        return found
+    return [case for case in found if case.name != "cuda"] + [
+        Case("cuda", seed) for seed, case in enumerate(fakegpus.CASES) if case.gpus == gpus and seeds["cuda"]
+    ]
 
 
 def _gpu_cases(gpus: str | None = None) -> list[Case]:
