@@ -10,6 +10,7 @@ the cuda platform and on hardware alone (`tests/hardware.py`).
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import re
 from collections import Counter
@@ -184,6 +185,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if dropped:
         config.hook.pytest_deselected(items=dropped)
         items[:] = [item for item in items if item not in dropped]
+
+
+def pytest_collection_finish() -> None:
+    """Set apart what is loaded by now from garbage collections: memory that runs out makes a full one."""
+    gc.collect()
+    gc.freeze()
 
 
 def _runs_on_gpus(item: pytest.Item, places: tuple[str, ...]) -> bool:
