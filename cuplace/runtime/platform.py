@@ -79,7 +79,12 @@ class Platform:
 
     def close(self) -> None:
         """Stop the backend's threads and return its unused memory; its arrays are not usable afterwards."""
+        self.backend.finish()
+        self._trim()  # while the streams are there, in whose order allocators may take memory back
         self.backend.close()
+        self._trim()
+
+    def _trim(self) -> None:
         self.scheduler.park()
         for device in self.devices:
             for memory in device.memories():

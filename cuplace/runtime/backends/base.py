@@ -229,5 +229,8 @@ class Backend(Protocol):
     def shortage(self, device: Device, nbytes: int) -> list[str]:
         """Lines that tell a user more about why ``device`` has no ``nbytes``."""
 
+    def finish(self) -> None:
+        """Wait for work whose memory others may take back only in the order of our streams; open what holds it."""
+
     def close(self) -> None:
         """Stop what runs in the background; the backend is not used afterwards."""

@@ -75,5 +75,8 @@ class CpuBackend:
     def shortage(self, device: Device, nbytes: int) -> list[str]:
         return []
 
+    def finish(self) -> None:
+        """Memory is ours alone."""
+
     def close(self) -> None:
         self._pool.close()

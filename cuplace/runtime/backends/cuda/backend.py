@@ -182,6 +182,11 @@ class CudaBackend:
             for gpu, told in found
         ]
 
+    def finish(self) -> None:
+        self._latches.release()
+        for gpu in self.gpus:
+            gpu.finish()
+
     def close(self) -> None:
         self._latches.release()
         for gpu in self.gpus:

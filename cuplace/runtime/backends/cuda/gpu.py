@@ -100,10 +100,16 @@ class Gpu:
             self.lost = errors.DeviceLostError(self.ordinal, self.name, str(error), list(map(str, work)))
         return self.lost
 
-    def close(self) -> None:
-        """Wait for the end of all work and give everything back."""
+    def finish(self) -> None:
+        """Wait for the end of all work."""
         if self._worker is not None:
             self._finish_host_work()
+        for lane in self._lanes.values():
+            lane.settle()
+
+    def close(self) -> None:
+        """Wait for the end of all work and give everything back."""
+        self.finish()
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             lane.close()

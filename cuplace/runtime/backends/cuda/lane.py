@@ -201,16 +201,24 @@ class Lane:
         while self.gpu.lost is None and runtime.streamQuery(self.ptr) == NOT_READY:
             time.sleep(_LONGEST_PAUSE)
 
-    def close(self) -> None:
-        """Wait for the end of all work and give the stream back."""
+    def settle(self) -> None:
+        """Wait for the end of all work, and know of it."""
         if self.gpu.lost is not None:
             return
         try:
             runtime.streamSynchronize(self.ptr)
-            runtime.streamDestroy(self.ptr)
             self.complete(self._issued)
         except runtime.CUDARuntimeError as failure:
             self.gpu.failed(failure)
+
+    def close(self) -> None:
+        """Wait for the end of all work and give the stream back."""
+        self.settle()
+        if self.gpu.lost is None:
+            try:
+                runtime.streamDestroy(self.ptr)
+            except runtime.CUDARuntimeError as failure:
+                self.gpu.failed(failure)
 
 
 def query(event: CudaEvent) -> bool:

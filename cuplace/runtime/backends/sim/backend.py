@@ -106,5 +106,8 @@ class SimBackend:
         self.links.set_faults(faults)
         return False
 
+    def finish(self) -> None:
+        """Memory is ours alone."""
+
     def close(self) -> None:
         """Nothing runs in the background."""
