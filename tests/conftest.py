@@ -187,8 +187,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item not in dropped]
 
 
-def pytest_collection_finish() -> None:
-    """Set apart what is loaded by now from garbage collections: memory that runs out makes a full one."""
+@pytest.fixture(autouse=True, scope="module")
+def _set_apart_what_is_loaded() -> None:
+    """From garbage collections: memory that runs out makes a full one, and some tests collect at every call."""
     gc.collect()
     gc.freeze()
 
