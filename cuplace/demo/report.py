@@ -12,13 +12,12 @@ import cuplace
 from cuplace.demo import pipeline, timeline
 from cuplace.demo.pipeline import Run
 from cuplace.demo.timeline import Span
+from cuplace.profiling.report import IDLE, LABELS, clock
 from cuplace.runtime.platform import Platform, current
 
 WIDTH = 80
 BAR = 40
 LARGEST_ERROR = 1e-5
-SHORT = 10_000_000
-"""Runs of less than this many nanoseconds are told in microseconds."""
 
 
 def demo(options: Namespace) -> int:
@@ -75,7 +74,7 @@ def _largest_error(run: Run, microbatches: list[np.ndarray], stages: int) -> flo
 def _show(run: Run, platform: Platform) -> None:
     """The timeline and the overlap: as measured where the platform has a clock, else as the order allows."""
     def label(submission: int) -> str:
-        return timeline.LABELS[run.microbatch_of[submission] % len(timeline.LABELS)]
+        return LABELS[run.microbatch_of[submission] % len(LABELS)]
 
     steps = timeline.replayed(run.submissions, label)
     spans = timeline.measured(run.submissions, label)
@@ -96,9 +95,8 @@ def _show(run: Run, platform: Platform) -> None:
 
 def _clock(origin: int, span: int) -> Callable[[float], str]:
     """Times since ``origin``, in units that suit the span of all of them (all in nanoseconds)."""
-    if span < SHORT:
-        return lambda nanoseconds: f"{(nanoseconds - origin) / 1e3:.0f} us"
-    return lambda nanoseconds: f"{(nanoseconds - origin) / 1e6:.1f} ms"
+    told = clock(span * 1e-9)
+    return lambda nanoseconds: told(nanoseconds - origin)
 
 
 def _show_lanes(spans: list[Span], platform: Platform, time: Callable[[float], str]) -> None:
@@ -106,7 +104,7 @@ def _show_lanes(spans: list[Span], platform: Platform, time: Callable[[float], s
     print(f"{'':19}{first}{last:>{WIDTH - len(first)}}")
     for line in timeline.draw(spans, len(platform.devices), WIDTH):
         print(line)
-    print(f"{'':19}a character is the number of the microbatch; {timeline.IDLE} is idle\n")
+    print(f"{'':19}a character is the number of the microbatch; {IDLE} is idle\n")
 
 
 def _show_overlap(spans: list[Span], time: Callable[[float], str]) -> None:

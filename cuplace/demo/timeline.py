@@ -6,12 +6,11 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from cuplace.profiling.intervals import common, merged
+from cuplace.profiling.report import drawn
 from cuplace.runtime.submission import Submission
 
 COMPUTE = "compute"
 TRANSFER = "transfer"
-IDLE = "·"
-LABELS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
 class Span(NamedTuple):
@@ -79,22 +78,10 @@ def draw(spans: Sequence[Span], devices: int, width: int) -> list[str]:
     for device in range(devices):
         for lane in (COMPUTE, TRANSFER):
             name = f"device {device}" if lane == COMPUTE else ""
-            mine = [span for span in spans if span.device == device and span.lane == lane]
+            mine = [(s.label, s.start, s.end) for s in spans if s.device == device and s.lane == lane]
             does = "computes" if lane == COMPUTE else "receives"
-            lines.append(f"{name:>9} {does} {_lane(mine, first, last, width)}")
+            lines.append(f"{name:>9} {does} {drawn(mine, first, last, width)}")
     return lines
-
-
-def _lane(spans: Sequence[Span], first: float, last: float, width: int) -> str:
-    column = (last - first) / width
-    shares: list[dict[str, float]] = [{} for _ in range(width)]
-    for span in spans:
-        start, end = (span.start - first) / column, (span.end - first) / column
-        for i in range(int(start), min(int(end) + 1, width)):
-            share = min(end, i + 1) - max(start, i)
-            if share > 0:
-                shares[i][span.label] = shares[i].get(span.label, 0.0) + share
-    return "".join(max(share, key=lambda label: share[label]) if share else IDLE for share in shares)
 
 
 class Overlap(NamedTuple):

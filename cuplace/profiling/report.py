@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from cuplace.profiling.gaps import Gap
@@ -54,7 +54,7 @@ def _timeline(profile: Profile, width: int, told: Callable[[float], str]) -> lis
     end = told(last - first)
     lines = ["", f"{'':{column}}{'0':<{width - len(end)}}{end}   busy"]
     for name, lanes in rows.items():
-        mine = [span for span in profile.spans if span.lane in lanes]
+        mine = [(_character(span), span.start, span.end) for span in profile.spans if span.lane in lanes]
         lines.append(f"{name:{column}}{drawn(mine, first, last, width)}{profile.busy(*lanes):7.0%}")
     return [*lines, f"{'':{column}}a character tells which data was worked on, {IDLE} that nothing ran", ""]
 
@@ -70,14 +70,21 @@ def rows_of(lanes: Sequence[Lane]) -> dict[str, list[Lane]]:
     return rows
 
 
-def drawn(spans: Sequence[Span], first: float, last: float, width: int) -> str:
-    """A lane as characters; each shows what took most of its time."""
-    step = (last - first) / width
+def _character(span: Span) -> str:
+    return LABELS[span.label % len(LABELS)]
+
+
+def drawn(pieces: Iterable[tuple[str, float, float]], first: float, last: float, width: int) -> str:
+    """Pieces of work (character, start, end) as a line; each column shows what took most of its time.
+
+    >>> drawn([("a", 0, 2), ("b", 3, 4)], 0, 4, 4)
+    'aa·b'
+    """
+    column = (last - first) / width
     shares: list[dict[str, float]] = [{} for _ in range(width)]
-    for span in spans:
-        start, end = (span.start - first) / step, (span.end - first) / step
-        label = LABELS[span.label % len(LABELS)]
-        for i in range(max(int(start), 0), min(int(end) + 1, width)):
+    for label, begin, stop in pieces:
+        start, end = (begin - first) / column, (stop - first) / column
+        for i in range(int(start), min(int(end) + 1, width)):
             share = min(end, i + 1) - max(start, i)
             if share > 0:
                 shares[i][label] = shares[i].get(label, 0.0) + share

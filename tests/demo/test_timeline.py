@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuplace.demo import timeline
-from cuplace.demo.timeline import COMPUTE, IDLE, TRANSFER, Span
+from cuplace.demo.timeline import COMPUTE, TRANSFER, Span
+from cuplace.profiling.report import IDLE
 
 LENGTH = 24
 
