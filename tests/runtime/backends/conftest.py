@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cuplace.runtime import context
-from cuplace.runtime.platform import Platform, activated
+from cuplace.runtime.platform import Platform
+from cuplace.testing.setting import fresh
 from tests import fakecuda, fakegpus
 
 
@@ -28,12 +28,6 @@ def fake_gpus() -> Iterator[None]:
 @pytest.fixture
 def cuda(request: pytest.FixtureRequest, fake_gpus: None, restored_config: None) -> Iterator[Platform]:
     """The cuda platform of eight devices, in the `fakegpus.Case` that the test names; nothing may be reported."""
-    opened = fakegpus.open_fake(getattr(request, "param", fakegpus.Case("eager")))
-    context.reset()
-    try:
-        with activated(opened):
-            yield opened
-            opened.scheduler.release_latches()
-    finally:
-        opened.close()
+    with fresh(lambda: fakegpus.open_fake(getattr(request, "param", fakegpus.Case("eager")))) as opened:
+        yield opened
     fakegpus.assert_no_reports()
