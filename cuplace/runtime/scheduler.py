@@ -264,14 +264,15 @@ class Scheduler:
             passed_on: dict[Buffer, dict[Stream, Event]] = {}
             enqueue, now = self._enqueue, _now()
             try:
-                if after is not None:
+                if after is None:
+                    for task, stream, source, target in launches:
+                        event = enqueue(task, stream, (source,), (target,), (), line, now)
+                        events = written.setdefault(target, [])
+                        if event is not None:
+                            _note_read(source, stream, event)
+                            events.append(event)
+                else:
                     self._enqueue_relays(launches, after, line, written, passed_on)
-                for task, stream, source, target in launches if after is None else ():
-                    event = enqueue(task, stream, (source,), (target,), (), line, now)
-                    events = written.setdefault(target, [])
-                    if event is not None:
-                        _note_read(source, stream, event)
-                        events.append(event)
                 for target, events in written.items():
                     uses = target.uses
                     uses.writes = tuple(events)
