@@ -16,14 +16,20 @@ ROOT = Path(__file__).resolve().parent.parent
 PRETEND = """
 import sys
 import pytest
-from tests import fakecuda, hardware
 
-fakecuda.install(devices={gpus}, mode="lazy")
-from cuplace.runtime.backends.cuda import hooks
 
-hooks.library = fakecuda.library_call
-hardware.count = lambda: {gpus}
-sys.exit(pytest.main(["-v", "-p", "no:cacheprovider", *{arguments}]))
+class FakeGpus:
+    def pytest_load_initial_conftests(self):  # no sooner: pytest wants to import cuplace first, which is a plugin
+        from tests import fakecuda, hardware
+
+        fakecuda.install(devices={gpus}, mode="lazy")
+        from cuplace.runtime.backends.cuda import hooks
+
+        hooks.library = fakecuda.library_call
+        hardware.count = lambda: {gpus}
+
+
+sys.exit(pytest.main(["-v", "-p", "no:cacheprovider", *{arguments}], plugins=[FakeGpus()]))
 """
 
 
