@@ -31,7 +31,7 @@ WAITS = {
     "wait_for_all_parked", "_bound_run_ahead", "streamWaitEvent", "streamSynchronize",
 }  # fmt: skip
 RECORDS = {"record", "_record", "eventRecord", "ends_on", "ends_with", "release_held", "_release"}
-NOTES = {"_note_read", "_note_latest"}
+NOTES = {"note_read", "note_latest"}
 PARKS = {"park", "_park", "tidy", "collect", "_collect", "_poll", "free", "_unpark", "release", "put_back"}
 KEEPS = {"until_recorded", "export", "_tell_host"}
 LENDS = {"adopt", "lend", "birth"}

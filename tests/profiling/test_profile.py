@@ -14,7 +14,6 @@ import cuplace.numpy as jnp
 from cuplace.profiling.profile import Profile, profile
 from cuplace.profiling.report import LABELS
 from cuplace.profiling.spans import COMPUTE, TRANSFER
-from cuplace.runtime import scheduler
 from cuplace.runtime.backends.sim import open_backend
 from cuplace.runtime.config import config
 from cuplace.runtime.machine import PeerLink
@@ -122,7 +121,7 @@ def test_memory_that_has_to_be_waited_for_is_named(simulated):
 
 
 def test_run_ahead_is_named_back_pressure(simulated, monkeypatch):
-    monkeypatch.setattr(scheduler, "RUN_AHEAD", 1)
+    monkeypatch.setattr("cuplace.runtime.scheduler.host.RUN_AHEAD", 1)
     device = simulated.devices[0]
     a, b = (cuplace.block_until_ready(cuplace.device_put(numbers(8) + i, device)) for i in range(2))
     square = cuplace.jit(lambda x: x * x)

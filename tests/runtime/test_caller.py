@@ -57,7 +57,7 @@ def test_loops_give_equal_lines() -> None:
     assert len(set(lines)) == 1
 
 
-@pytest.mark.parametrize("inside", ["runtime/scheduler.py", "numpy/anything.py", "__init__.py", "<cuplace segment>"])
+@pytest.mark.parametrize("inside", ["runtime/device.py", "numpy/anything.py", "__init__.py", "<cuplace segment>"])
 def test_our_own_frames_are_skipped(inside: str) -> None:
     ours = as_if_in(inside if inside.startswith("<") else os.path.join(PACKAGE, inside))
     line = ours(lambda: ours(caller))

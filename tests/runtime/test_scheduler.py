@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cuplace.errors import OutOfMemoryError
-from cuplace.runtime import scheduler as scheduler_module
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
@@ -258,7 +257,7 @@ def test_sync_waits_in_every_call(platform: Platform, seconds: float) -> None:
 
 def test_run_ahead_is_bounded(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the device, no more than so much is unfinished when a call returns."""
-    monkeypatch.setattr(scheduler_module, "RUN_AHEAD", 10)
+    monkeypatch.setattr("cuplace.runtime.scheduler.host.RUN_AHEAD", 10)
     device = platform.devices[0]
     source = put(device, VALUES)
     results = []

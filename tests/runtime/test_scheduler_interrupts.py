@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import cuplace
-from cuplace.runtime import scheduler
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.device import Device
 from cuplace.runtime.memory import TRANSFER
@@ -129,7 +128,7 @@ def test_nothing_is_forgotten(
 ) -> None:
     """The streams are held during the call, so that what it enqueued still waits to write when the call's buffers
     are dropped and their memory is asked for again."""
-    monkeypatch.setattr(scheduler, "WORTHWHILE", 2)
+    monkeypatch.setattr("cuplace.runtime.scheduler.doors.WORTHWHILE", 2)
     devices = platform.devices[:3]
     device, other, third = devices
     streams = (device.compute, device.transfer_to(other), other.upload)

@@ -124,7 +124,8 @@ def one_read_event_for_all_streams(patch: pytest.MonkeyPatch) -> None:
     def mutant(buffer: Any, stream: Any, event: Any) -> None:
         buffer.reads = {stream: event}
 
-    patch.setattr("cuplace.runtime.scheduler._note_read", mutant)
+    for module in ("rules", "doors"):
+        patch.setattr(f"cuplace.runtime.scheduler.{module}.note_read", mutant)
 
 
 def dead_blocks_freed_at_once(patch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuplace.runtime import scheduler as scheduler_module
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE, TRANSFER
@@ -149,7 +148,7 @@ def test_memory_that_nothing_used_comes_back(platform: Platform, arena: str) -> 
 def test_each_door_bounds_what_is_unfinished(
     platform: Platform, door: Callable[[Buffer], Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scheduler_module, "RUN_AHEAD", 3)
+    monkeypatch.setattr("cuplace.runtime.scheduler.host.RUN_AHEAD", 3)
     source = put(platform.devices[0], VALUES)
     calls = [door(source) for _ in range(12)]
     results = []

@@ -1,0 +1,140 @@
+"""Memory in order: new buffers, which wait for the last users of their blocks, and the blocks of dead ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from cuplace.runtime.backends.interrupts import Uninterrupted
+from cuplace.runtime.buffer import Buffer, Returned
+from cuplace.runtime.config import config
+from cuplace.runtime.memory import COMPUTE, TRANSFER, ForeignArena, Uses
+from cuplace.runtime.scheduler.rules import Rules, next_id, note_read, now_ns
+from cuplace.runtime.task import ComputeTask
+
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Event, Stream
+    from cuplace.runtime.device import Device
+    from cuplace.runtime.host_memory import HostMemory
+
+    Place: TypeAlias = Device | HostMemory
+
+
+class Memory(Rules):
+    """The doors of memory: ``allocate`` and its batch form, ``park`` and ``tidy``."""
+
+    def allocate(
+        self, device: Place, shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
+    ) -> Buffer:
+        """A new buffer of ``device``. One of the compute arena must be written first by ``device.compute``.
+
+        Raises:
+            OutOfMemoryError: the device has no memory for it.
+        """
+        return self.allocate_batch((device,), shape, dtype, arena)[0]
+
+    def allocate_batch(
+        self, devices: Iterable[Place], shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
+    ) -> list[Buffer]:
+        """A new buffer of the same shape and dtype for each of the devices, as ``allocate`` makes it."""
+        nbytes = math.prod(shape) * dtype.itemsize
+        with self.lock:
+            if self.graveyard:
+                self._park()
+            return [self._new_buffer(device, arena, shape, dtype, nbytes) for device in devices]
+
+    def _new_buffer(
+        self, device: Place, arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
+    ) -> Buffer:
+        memory = device.memory
+        block, hazards = memory.allocate(arena, nbytes, shape, dtype)
+        buffer = Buffer(memory.device, block, self._view(block.storage, shape, dtype), nbytes)
+        if hazards:
+            buffer.reads = _latest_of_each_stream(hazards)
+        if config.poison and nbytes:
+            stream = device.compute if arena == COMPUTE else device.upload
+            self._launch(_POISON, stream, (), (buffer,), (), None, now_ns())
+        return buffer
+
+    def may_overwrite(self, buffers: Iterable[Buffer]) -> bool:
+        """Whether the next work on their devices' compute streams may write over ``buffers``: their memory is ours,
+        nobody views it, and no other stream is still to read it, so that nothing waits because of that."""
+        with self.lock:
+            return not any(
+                buffer.exports or isinstance(buffer.block.arena, ForeignArena) or _has_readers(buffer)
+                for buffer in buffers
+            )
+
+    def park(self) -> None:
+        """Take in the blocks of buffers that died since the last call of a door."""
+        with self.lock:
+            self._park()
+
+    def _park(self) -> None:
+        run_ahead, graveyard = self._run_ahead, self.graveyard
+        while run_ahead and (first := run_ahead[0]).done:  # their errors may hold frames that hold buffers
+            if run_ahead and run_ahead[0] is first:  # else a destructor that computes has been here
+                run_ahead.popleft()
+        uses: Uses | None = None
+        try:
+            while graveyard:
+                uses = graveyard[0]
+                graveyard.popleft()
+                block = uses.block
+                if uses.reads:
+                    block.arena.release(block, (*uses.writes, *uses.reads.values()))
+                elif uses.writes:
+                    block.arena.release(block, uses.writes)
+                elif type(uses) is Returned:
+                    self._take_back(uses)
+                else:
+                    block.arena.free(block)
+                uses = None
+        except BaseException:  # an interrupt
+            if uses is not None and uses.block.arena.holds(uses.block):
+                graveyard.append(uses)
+            raise
+
+    def _take_back(self, returned: Returned) -> None:
+        """The end of a loan: the buffer is free for others after what is on the borrower's stream by now."""
+        with Uninterrupted():
+            buffer, stream = returned.buffer, returned.stream
+            if stream is not None:
+                event = stream.record(next_id())
+                if event is not None:
+                    note_read(buffer, stream, event)
+                assert isinstance(buffer.exports, list)
+                buffer.exports.pop()
+                returned.stream = None
+
+    def tidy(self) -> None:
+        """Free dead blocks that are complete, unless another thread is in a door: it may be waiting for memory."""
+        if self.lock.acquire(blocking=False):
+            try:
+                self._park()
+                for memory in tuple(self.parking):
+                    memory.collect()
+            finally:
+                self.lock.release()
+
+
+def _fill_pattern(reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
+    writes[0].reshape(-1).view(np.uint8)[...] = 0xA5
+
+
+_POISON = ComputeTask("poison", _fill_pattern, 0.0)
+
+
+def _has_readers(buffer: Buffer) -> bool:
+    own = buffer.block.arena.memory.compute
+    return any(not event.done and stream is not own for stream, event in (buffer.reads or {}).items())
+
+
+def _latest_of_each_stream(events: Iterable[Event]) -> dict[Stream, Event]:
+    latest: dict[Stream, Event] = {}
+    for event in sorted(events, key=lambda event: event.submission):
+        latest[event.stream] = event
+    return latest
