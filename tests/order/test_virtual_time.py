@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 import cuplace
+from bench.critical_path import critical_path, makespan
 from cuplace.demo import pipeline as demo
 from cuplace.runtime.backends.sim import open_backend
-from cuplace.runtime.backends.sim.links import Demand, Links
 from cuplace.runtime.machine import Machine, PeerLink
 from cuplace.runtime.platform import Platform, activated
 from cuplace.runtime.presets import find_machine
@@ -26,47 +25,6 @@ UNITS = replace(
 
 TOLERANCE = 1.03
 ROUNDING = 1e-3  # records have whole nanoseconds
-
-
-def alone(platform: Platform, record: Submission) -> float:
-    """The seconds that a piece of work takes with the machine for itself."""
-    links: Links = platform.backend.links
-    gpu = record.device.gpu
-    if record.kind == "compute":
-        demand = links.compute(gpu, record.task.cost)
-    elif record.kind == "upload":
-        demand = links.upload(gpu, record.nbytes)
-    else:
-        peer = platform.devices[int(record.stream.name.rpartition(":")[2])]
-        demand = links.copy(gpu, peer.gpu, record.nbytes)
-    return demand.latency + demand.units / _rate(demand)
-
-
-def _rate(demand: Demand) -> float:
-    return min([demand.most, *(resource.capacity / amount for resource, amount in demand.uses)])
-
-
-def critical_path(platform: Platform, records: list[Submission]) -> float:
-    """The longest chain of enqueueing, data and streams, in seconds: no schedule of this program is quicker.
-
-    Every piece of work is taken to have the machine for itself, and to wait for its data and for the work before it on
-    its stream only.
-    """
-    submit = platform.backend.machine.submit_us * 1e-6
-    ends: dict[Any, float] = {}
-    written: dict[int, list[int]] = {}
-    for i, record in enumerate(records):
-        data = [writer for buffer in record.reads for writer in written.get(buffer, ())]
-        start = max([submit * (i + 1), ends.get(record.stream, 0.0), *[ends[id] for id in data]])
-        ends[record.id] = ends[record.stream] = start + alone(platform, record)
-        for buffer in record.writes:
-            written.setdefault(buffer, []).append(record.id)
-    return max(ends.values())
-
-
-def makespan(records: list[Submission]) -> float:
-    first = min(record.enqueue for record in records)
-    return (max(record.end for record in records) - first) * 1e-9
 
 
 def run_page(machine: Machine, size: int, seed: int) -> tuple[float, float]:

@@ -1,0 +1,76 @@
+"""Pipelines in virtual time: as quick as the known bounds allow; and what the benchmark says of them."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from bench import pipeline
+from bench.harness import Bench
+from cuplace.runtime.config import config
+from cuplace.runtime.machine import PeerLink
+from cuplace.runtime.platform import Platform, activated, open_platform
+from cuplace.runtime.presets import find_machine
+
+STAGES, MICROBATCHES = 4, 8
+OPTIONS = Namespace(stages=2, microbatches=2, per_stage=2, size=8)
+H200 = find_machine("hgx-h200")
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    """On a machine where only computing takes time, as long as its matrices were 8192 wide and high."""
+    slow = pipeline.slowed(replace(H200, submit_us=0.0), 256)
+    peer = PeerLink(1e6, latency_us=0.0)
+    host = replace(slow.host, up_gb_s=1e6, down_gb_s=1e6, latency_us=0.0)
+    opened = open_platform("sim", 8, machine=replace(slow, host=host, peer=peer))
+    with activated(opened):
+        yield Bench(opened, "sim", OPTIONS)
+    opened.close()
+
+
+@pytest.mark.parametrize("microbatches", [1, MICROBATCHES])
+def test_training_has_the_bubble_of_1f1b(bench: Bench, microbatches: int) -> None:
+    program = pipeline.training_program(bench.platform.devices[:STAGES], STAGES, microbatches, 32)
+    row = pipeline.measured(bench, program)
+    assert program.least_bubble == (STAGES - 1) / (microbatches + STAGES - 1)
+    assert row["bubble"] == pytest.approx(program.least_bubble, abs=0.02)
+    assert row["ratio"] == pytest.approx(1.0, abs=0.001)
+
+
+def test_waiting_after_each_call_overlaps_nothing(bench: Bench) -> None:
+    """S M passes one after the other, where M + S - 1 would do."""
+    row = pipeline.measured(bench, pipeline.training_program(bench.platform.devices[:STAGES], STAGES, MICROBATCHES, 32))
+    serial, pipelined = STAGES * MICROBATCHES, MICROBATCHES + STAGES - 1
+    assert row["faster"] == pytest.approx(serial / pipelined, rel=0.05)
+    assert row["sync"].median / row["critical_path"] == pytest.approx(serial / pipelined, rel=0.05)
+
+
+def test_on_h200_all_pipelines_keep_to_their_budgets() -> None:
+    platform = open_platform("sim", 8, machine=H200)
+    options = Namespace(stages=STAGES, microbatches=4, per_stage=1, size=16)
+    with activated(platform):
+        result = pipeline.run(Bench(platform, "sim", options))
+    platform.close()
+    assert len(result.budgets) == 2
+    assert all(budget.met for budget in result.budgets), result.budgets
+    assert [row["microbatches"] for row in result.tables[0].rows] == [4, 1, 2, 4]
+
+
+def test_it_runs_everywhere(platform: Platform) -> None:
+    timed = platform.name != "cuda"
+    result = pipeline.run(Bench(platform, platform.name, OPTIONS, quick=True, timed=timed))
+    rows = result.tables[0].rows
+    assert [(row["stages"], row["microbatches"]) for row in rows] == [(2, 2), (2, 1), (2, 2)]
+    for row in rows:
+        assert (row["seconds"] is not None) == (row["sync"] is not None) == (row["bubble"] is not None) == timed
+    assert not config.sync
+
+
+def test_too_few_devices_for_training(platform: Platform) -> None:
+    bench = Bench(platform, platform.name, Namespace(stages=5, microbatches=1, per_stage=2, size=8))
+    with pytest.raises(ValueError, match="need 10 devices, and there are 8"):
+        pipeline.run(bench)
