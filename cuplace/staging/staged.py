@@ -9,6 +9,7 @@ import optree
 
 from cuplace import errors
 from cuplace.array.pytree import flatten, unflatten
+from cuplace.placement.sharding import NamedSharding
 from cuplace.runtime.context import ContextKey, context_key
 from cuplace.staging.home import Call
 from cuplace.staging.operand import HostKey, Key, operand_key
@@ -19,6 +20,7 @@ from cuplace.staging.trace import Trace, recording
 
 if TYPE_CHECKING:
     from cuplace.array.type import ArrayType
+    from cuplace.placement.mesh import Mesh
     from cuplace.placement.sharding import Sharding
     from cuplace.staging.executable import Executable, Plain
     from cuplace.staging.tracer import Tracer
@@ -139,11 +141,13 @@ class Staged:
             TracedValueError: a TypeError; the body returns what is no array.
         """
         mesh = None if context.mesh.empty else context.mesh.abstract_mesh
-        full = (key, tuple(types), mesh, context.x64)
-        found = self.programs.get(full)
+        kind = (key, tuple(types), context.x64)
+        found = self.programs.get((mesh, *kind)) or self.programs.get((context.mesh, *kind))
         if found is None:
             found = self._trace(types, names, body, mesh)
-            keep(self.programs, full, found)
+            # A bare spec was read on the context mesh: on another mesh of its shape it means other devices.
+            tied = mesh is not None and _names_mesh(found.program, context.mesh)
+            keep(self.programs, (context.mesh if tied else mesh, *kind), found)
         return found
 
     def _trace(
@@ -180,6 +184,12 @@ class Staged:
         executable = place(call)
         passed = _passed(program, keys, executable) if passes else ()
         return Bound(executable, traced.structure, passed, program)
+
+
+def _names_mesh(program: Program, mesh: Mesh) -> bool:
+    """Whether some layout inside of the program is over this mesh."""
+    values = (value for equation in program.walk() for value in equation.params.values())
+    return any(isinstance(value, NamedSharding) and value.mesh is mesh for value in values)
 
 
 def _type_under(key: Key, asked: Sharding | None) -> ArrayType:

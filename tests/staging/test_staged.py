@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import optree
 import pytest
 
-from cuplace import errors
+import cuplace
+import cuplace.lax
+from cuplace import P, errors
 from cuplace.array.put import device_put
 from cuplace.ops.elementwise import ADD, SIN
 from cuplace.runtime.context import context_key
@@ -30,6 +33,31 @@ def test_programs_are_kept_by_types_and_key(platform):
     bind_call(staged, body, device_put(x, on(at.full, "x")))
     bind_call(staged, body, x, key="other")
     assert len(staged.programs) == 3
+
+
+def test_a_bare_spec_is_read_on_the_mesh_of_each_call(platform):
+    """Two meshes of the same shape share a program only where it names neither."""
+    at = places(platform)
+
+    @cuplace.jit
+    def relaid(x):
+        return cuplace.device_put(x, P())
+
+    @cuplace.jit
+    def scanned(x):
+        return cuplace.lax.scan(lambda carry, _: (cuplace.reshard(carry, P("x")) + 1, None), x, length=2)[0]
+
+    @cuplace.jit
+    def plain(x):
+        return x + 1
+
+    for mesh in (at.a, at.b, at.a):
+        x = device_put(numbers(8), on(mesh, "x"))
+        with cuplace.set_mesh(mesh):
+            assert relaid(x).sharding == on(mesh, None)
+            assert scanned(x).sharding.mesh == plain(x).sharding.mesh == mesh
+            np.testing.assert_array_equal(np.asarray(scanned(x)), numbers(8) + 2)
+    assert (relaid.cache_info().traces, scanned.cache_info().traces, plain.cache_info().traces) == (2, 2, 1)
 
 
 def test_nothing_is_kept_of_a_body_that_fails(platform):
