@@ -1,0 +1,1 @@
+"""Pages, examples, and the scripts that make pictures and the error index of the pages."""
