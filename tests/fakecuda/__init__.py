@@ -42,13 +42,15 @@ from tests.fakecuda.regions import (
 )
 from tests.fakecuda.reports import Report, Side, take_reports
 from tests.fakecuda.schedules import Schedule, reset, schedules, set_latch_timeout, set_mode, visible_devices
+from tests.fakecuda.virtual_time import Clock, virtual_time
 
 __all__ = [
-    "HOST", "Blocking", "BuildError", "Copy", "Counters", "Launch", "Memory", "Region", "Report", "Schedule", "Side",
-    "copies", "counters", "cupy_pool", "declare_kernel", "faults", "hand_on", "host_access", "host_call", "install",
-    "installed", "kernel_access", "library_call", "missing", "module_source", "name_stream", "numpy_library",
-    "numpy_view", "pool_block", "pool_free", "reset", "reset_counters", "schedules", "set_latch_timeout",
-    "set_library_folders", "set_mode", "take_over", "take_places", "take_reports", "visible_devices", "watched",
+    "HOST", "Blocking", "BuildError", "Clock", "Copy", "Counters", "Launch", "Memory", "Region", "Report", "Schedule",
+    "Side", "copies", "counters", "cupy_pool", "declare_kernel", "faults", "hand_on", "host_access", "host_call",
+    "install", "installed", "kernel_access", "library_call", "missing", "module_source", "name_stream",
+    "numpy_library", "numpy_view", "pool_block", "pool_free", "reset", "reset_counters", "schedules",
+    "set_latch_timeout", "set_library_folders", "set_mode", "take_over", "take_places", "take_reports", "virtual_time",
+    "visible_devices", "watched",
 ]  # fmt: skip
 
 missing = build.missing

@@ -187,7 +187,9 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   if (!first || !last || !first->marker || !last->marker) return call.end(cudaErrorInvalidResourceHandle);
   bool timed = !(first->flags & cudaEventDisableTiming) && !(last->flags & cudaEventDisableTiming);
   if (!timed || first->device != last->device) return call.end(cudaErrorInvalidResourceHandle);
-  if (!first->marker->done || !last->marker->done) return cudaErrorNotReady;
+  for (Event* event : {first, last}) {
+    if (!event->marker->done || event->marker->end_ns > state().time.host_ns) return cudaErrorNotReady;
+  }
   *milliseconds = float(last->marker->time_ms - first->marker->time_ms);
   return cudaSuccess;
 }

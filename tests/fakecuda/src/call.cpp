@@ -1,6 +1,7 @@
 #include "call.h"
 
 #include "scheduler.h"
+#include "virtual_time.h"
 
 namespace fakecuda {
 
@@ -23,7 +24,9 @@ Stream* own_stream(Lock& lock, Host& host, int device) {
 
 Call::Call(const char* name)
     : name_(name), place_(name ? here() : Place{}), lock_(state().mutex), host_(&this_host(lock_)) {
-  if (name) ++state().records.calls[name];
+  if (!name) return;
+  ++state().records.calls[name];
+  pass_call(lock_);
 }
 
 Stream* Call::stream(cudaStream_t handle) {

@@ -250,6 +250,7 @@ int fake_host_call(uintptr_t handle, const char* name, void (*function)(long), l
   if (cudaError_t lost = call.lost(stream->device)) return lost;
   Work work{name, [=] { function(id); }, touches_of(regions, count)};
   work.kind = WorkKind::python;
+  work.cost_ns = state().time.costs.kernel_ns;
   enqueue(call, *stream, std::move(work));
   return cudaSuccess;
 }

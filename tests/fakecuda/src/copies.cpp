@@ -4,6 +4,7 @@
 
 #include "memory.h"
 #include "scheduler.h"
+#include "virtual_time.h"
 
 namespace fakecuda {
 
@@ -105,6 +106,7 @@ Stream* other_default_stream(const Sides& sides, const Stream& stream) {
 
 Work copy_work(Call& call, const Copy& copy, const Sides& sides) {
   Work work{call.name()};
+  work.cost_ns = copy_cost(copy.bytes());
   if (sides.from_pageable() && sides.to_device >= 0) {
     work.run = from_snapshot(copy);
   } else if (state().faults.corrupt.count({sides.from_device, sides.to_device})) {

@@ -5,6 +5,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "scheduler.h"
+#include "virtual_time.h"
 
 namespace fakecuda {
 
@@ -82,6 +83,12 @@ const volatile int32_t* flag_of(const HostKernel& kernel, void** args) {
   return nullptr;
 }
 
+double cost_of(const HostKernel& kernel, void** args) {
+  std::vector<int> sizes;
+  for (const shim::Param& param : kernel.params) sizes.push_back(param.size);
+  return kernel_cost(kernel.name, sizes, args);
+}
+
 // --- launching -----------------------------------------------------------------------------------------------------
 
 // Runs the kernel with its own copy of the arguments, taken at the call as CUDA does.
@@ -157,6 +164,7 @@ CUresult launch(Call& call, const Function& function, const LaunchShape& shape, 
   work.kind = WorkKind::kernel;
   work.touches = touches ? std::move(*touches) : guess_touches(call, kernel, args);
   work.gate = flag_of(kernel, args);
+  work.cost_ns = cost_of(kernel, args);
   if (fault) work.fault = fault->error;
   check_peers(call, kernel, stream->device, work.touches);
   enqueue(call, *stream, std::move(work));

@@ -10,6 +10,7 @@
 #include "guard.h"
 #include "memory.h"
 #include "sanitizer.h"
+#include "virtual_time.h"
 
 namespace fakecuda {
 
@@ -84,7 +85,7 @@ void run_front(Lock& lock, Stream& stream) {
     lock.lock();
     if (fault.signal) lose(lock, stream.device, fault_error(fault), op.what, fault_text(fault));
   }
-  op.end->time_ms = now_ms();
+  note_times(lock, stream, op);
   op.end->done = true;
   op.end->stream = nullptr;
   stream.busy = false;
@@ -185,6 +186,7 @@ void start_workers(Lock&) {
 void depend_on(Op& op, Stream& stream, const MarkerPtr& marker) {
   if (!marker) return;
   if (!marker->done) op.waits.push_back(marker);
+  op.ready_ns = std::max(op.ready_ns, marker->end_ns);
   stream.clock.join(marker->clock);
 }
 
@@ -221,6 +223,8 @@ MarkerPtr enqueue(Call& call, Stream& stream, Work work) {
   op.what = work.what;
   op.gate = {work.gate, now_ms() + state().gate_timeout_ms};
   op.fault = work.fault;
+  op.cost_ns = work.cost_ns;
+  op.enqueued_ns = state().time.host_ns;
   op.end = std::make_shared<Marker>();
   op.end->stream = &stream;
   stream.clock.join(call.host().clock);
@@ -241,7 +245,7 @@ MarkerPtr enqueue(Call& call, Stream& stream, Work work) {
 
   MarkerPtr end = op.end;
   if (runs_at_once(stream, op)) {
-    end->time_ms = now_ms();
+    note_times(lock, stream, op);
     end->done = true;
     return end;
   }
@@ -256,6 +260,7 @@ void host_wait(Call& call, const MarkerPtr& marker) {
   if (!marker) return;
   make_progress(call.lock());
   force(call.lock(), marker, true);
+  advance_host(call.lock(), marker);
   call.host().clock.join(marker->clock);
 }
 
@@ -264,7 +269,7 @@ bool host_query(Call& call, const MarkerPtr& marker) {
   make_progress(call.lock());
   // A caller that polls must get there in the end, but not at once.
   if (state().mode == Mode::lazy && !marker->done && ++state().polls % 3 == 0) force(call.lock(), marker, false);
-  if (!marker->done) return false;
+  if (!seen_by_host(call.lock(), marker)) return false;
   call.host().clock.join(marker->clock);
   return true;
 }
@@ -277,6 +282,7 @@ void host_wait_device(Call& call, int device, bool learn) {
   make_progress(call.lock());
   for (const MarkerPtr& tail : tails) {
     force(call.lock(), tail, true);
+    advance_host(call.lock(), tail);
     if (learn) call.host().clock.join(tail->clock);
   }
   if (learn) call.host().clock.join(state().devices[size_t(device)].gone);

@@ -21,6 +21,7 @@ struct Work {
   cudaError_t fault = cudaSuccess;
   WorkKind kind = WorkKind::copy;
   Event* record = nullptr;  // marks the end of this work from now on
+  double cost_ns = 0;       // in virtual time
 };
 
 MarkerPtr enqueue(Call&, Stream&, Work);

@@ -36,7 +36,8 @@ struct Stream;
 struct Marker {
   Stream* stream = nullptr;  // valid until the marker is done
   bool done = false;
-  double time_ms = 0;
+  double time_ms = 0;  // by the clock of its device
+  double end_ns = 0;   // in virtual time
   Clock clock;  // everything that happens before this point
 };
 using MarkerPtr = std::shared_ptr<Marker>;
@@ -80,6 +81,7 @@ struct Op {
   std::vector<MarkerPtr> waits;
   Gate gate;
   cudaError_t fault = cudaSuccess;  // the device is lost with this error when the operation runs
+  double cost_ns = 0, enqueued_ns = 0, ready_ns = 0;  // virtual time: how long, and not before when
   MarkerPtr end;
 };
 
@@ -94,6 +96,7 @@ struct Stream {
   bool destroyed = false;  // its work still completes
   std::deque<Op> queue;
   MarkerPtr tail;  // the last operation ever enqueued
+  double free_ns = 0;  // in virtual time: when what has run so far ends
   Clock clock;
 
   bool blocking() const { return !(flags & cudaStreamNonBlocking); }
@@ -146,7 +149,24 @@ struct Device {
   Clock gone, gone_blocking;       // what its destroyed streams have done, and those of them that were blocking
   cudaError_t lost = cudaSuccess;  // a sticky error: all of its work fails from then on
   size_t limit = kDeviceMemory, used = 0, peak = 0;
+  double ticks = 1;  // of its clock in a unit of the host's
   Pool pool;
+};
+
+// How long work takes in virtual time.
+struct Costs {
+  double kernel_ns = 0, copy_ns = 0, byte_ns = 0;  // a launch; a copy, and each byte of it
+  double call_ns = 0;                              // a call of the API, on the host
+};
+
+struct VirtualTime {
+  bool on = false;
+  Costs costs;
+  double host_ns = 1e9;  // goes on where the last virtual time ended; no time of a program is zero
+  double last_ns = 0;    // when the last work ends that has run
+  long calls = 0;
+  const Marker* asked = nullptr;  // what was queried last, by which call
+  long asked_at = 0;
 };
 
 struct Report {
@@ -181,6 +201,7 @@ struct State {
   uint32_t launches = 0;  // the seed of the next kernel's order of threads
   int polls = 0;
 
+  VirtualTime time;
   Faults faults;
   Records records;
   std::vector<Report> reports;
