@@ -1,1 +1,3 @@
-"""Benchmarks that compare cuplace with JAX and NumPy in one run: `bench.dispatch` and `bench.transfer`."""
+"""The benchmarks: `python -m bench`. A benchmark is a module; `harness` says what it offers."""
+
+from __future__ import annotations

@@ -19,25 +19,28 @@ def top() -> Path:
     return Path(file).resolve().parents[1]
 
 
-def environment(platform: str) -> dict[str, str]:
+def environment(platform: str, more: Mapping[str, str]) -> dict[str, str]:
     """Of a process on the same kind of devices; nothing in it warns of what is not measured."""
     paths = [str(top()), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         **os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONWARNINGS": "ignore", "CUPLACE_PLATFORM": platform,
-        "JAX_PLATFORMS": platform,
+        "JAX_PLATFORMS": platform, **more,
     }  # fmt: skip
 
 
-def call(platform: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> Any:
-    """What ``function(**arguments)`` returns in another process; both are passed as JSON.
+def call(
+    platform: str, function: Callable[..., Any], arguments: Mapping[str, Any], more: Mapping[str, str] | None = None
+) -> Any:
+    """What ``function(**arguments)`` returns in another process; both are passed as JSON. ``more`` are variables of its
+    environment.
 
     Raises:
         RuntimeError: it failed there; its own words are on standard error.
     """
     command = [sys.executable, "-m", f"{__package__}.child", function.__module__, function.__qualname__]
     done = subprocess.run(
-        [*command, json.dumps(arguments)], env=environment(platform), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        text=True, check=False,
+        [*command, json.dumps(arguments)], env=environment(platform, more or {}), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
     if done.returncode != 0:
         raise RuntimeError(f"{function.__qualname__} failed in its process, with the errors above")

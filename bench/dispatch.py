@@ -1,4 +1,4 @@
-"""What a call costs before it returns: `python -m bench.dispatch`."""
+"""What a call costs before it returns: `python -m bench dispatch`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import time
 from functools import partial
 from typing import Any
 
-from bench.common import Case, Figure, Row, main
+from .common import Case, Comparison, Row
+from .figure import Figure
+from .harness import Bench
 
 CHAIN = 100
 IMPORTS = {"numpy": "numpy", "cuplace": "cuplace", "all of cuplace": "cuplace.numpy, cuplace._public"}
@@ -119,18 +121,19 @@ def plan_cached(lib: Any) -> Any:
     return _plan(lib, 44, False)
 
 
-def import_times(rounds: int) -> dict[str, Figure]:
+def import_times(bench: Bench) -> dict[str, Figure]:
     """Seconds of `import`, each in a fresh interpreter, in turns; the first turn compiles to bytecode files."""
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     samples: dict[str, list[float]] = {name: [] for name in IMPORTS}
     program = "import time; start = time.perf_counter(); import {}; print(time.perf_counter() - start)"
-    for number in range(3 * rounds + 1):
+    for number in range(2 if bench.quick else 3 * bench.rounds + 1):
         for name, modules in IMPORTS.items():
             command = [sys.executable, "-c", program.format(modules)]
             done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
             if number:
                 samples[name].append(float(done.stdout))
-    return {f"python:{name}": Figure.of(values) for name, values in samples.items()}
+    found = {f"python:{name}": Figure.of(values) for name, values in samples.items()}
+    return {name: figure for name, figure in found.items() if figure is not None}
 
 
 CASES = {
@@ -165,5 +168,5 @@ ROWS = [
     Row("import of everything in it", "python:all of cuplace", "python:numpy", 0.1, plus=True),
 ]
 
-if __name__ == "__main__":
-    main("bench.dispatch", "Until the call returns", CASES, ROWS, import_times)
+COMPARISON = Comparison(__name__, "Until the call returns", CASES, lambda quick: ROWS, import_times)
+BENCHMARK = COMPARISON.benchmark()

@@ -40,6 +40,11 @@ Row = dict[str, Any]
 """A row of a table: for each key of a column a `Figure`, a number, a text, or None."""
 
 
+class WrongOption(Exception):
+    """What the options ask for cannot be had: the command ends with status 2. The text is one line. `run` may raise it,
+    too, as long as it has not measured."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column: its key in the rows and in the JSON, its heading, and the unit of its numbers (see `figure.SCALES`)."""
@@ -128,6 +133,7 @@ class Benchmark:
         opens: whether a platform is opened for `run`. Those that measure in other processes only, or on many platforms,
             get `Bench.platform` None.
         machine: whether `--machine` may name a machine to simulate.
+        draws: whether its results have a chart.
     """
 
     title: str
@@ -141,6 +147,7 @@ class Benchmark:
     options: Callable[[argparse.ArgumentParser], None] | None = None
     opens: bool = True
     machine: bool = True
+    draws: bool = True
 
 
 @dataclass
@@ -153,7 +160,8 @@ class Bench:
         timed: whether there are times; not on fake GPUs.
         rounds, quick, peers: as asked for.
         options: all options, those of the benchmark too.
-        machine: what the simulator tells times for; None elsewhere.
+        machine: what the simulator tells times for; None elsewhere, and where `run` opens platforms itself and none was
+            asked for.
     """
 
     platform: Any
@@ -164,10 +172,7 @@ class Bench:
     peers: tuple[str, ...] = ()
     timed: bool = True
     progress: Progress = field(default_factory=Progress)
-
-    @property
-    def machine(self) -> Any:
-        return getattr(self.platform.backend, "machine", None) if self.platform is not None else None
+    machine: Any = None
 
     def now(self) -> float:
         """Seconds of the platform's clock: of virtual time on the simulator, which stands still while no work is

@@ -1,4 +1,4 @@
-"""How near plans come to what links allow, on machines that are not here: `python -m bench.reshard`.
+"""How near plans come to what links allow, on machines that are not here: `python -m bench reshard`.
 
 Each plan is executed on the simulator, whose links are shared by the copies that are under way. Arrays are scaled
 down and links are slowed down by the same factor, so that values are really moved; latencies and the cost of
@@ -9,7 +9,6 @@ first device that holds it, in the order of the targets.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -26,6 +25,8 @@ from cuplace.runtime.presets import PRESETS
 from cuplace.runtime.task import CopyTask
 from cuplace.transfer.execute import move, upload
 from cuplace.transfer.plan import TransferPlan, plan_move
+
+from .harness import Bench, Benchmark, Column, Result, Row, Table, WrongOption
 
 SHAPE = (1024, 2048)
 DTYPE = np.dtype("float32")  # 8 MiB
@@ -251,38 +252,55 @@ class Line:
         return self.took / self.bound if self.bound else 1.0
 
 
-def measure(name: str, only: str = "", with_naive: bool = True) -> Iterator[Line]:
+def measure(real: Machine, only: str = "", with_naive: bool = True) -> Iterator[Line]:
     """The lines of one machine."""
-    machine = scaled(PRESETS[name])
+    machine = scaled(real)
     platform = open_platform("sim", machine=machine, eagerness=1.0)
     for case, (source, target) in cases(platform.devices).items():
         if only in case:
             took, plan = executed(platform, source, target)
             slow = naive(platform, source, target) if with_naive else float("nan")
-            yield Line(name, case, plan.num_moves, bound(machine, source, target), took, plan.seconds or 0.0, slow)
+            yield Line(real.name, case, plan.num_moves, bound(machine, source, target), took, plan.seconds or 0.0, slow)
     platform.close()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.reshard", description="Plans against what links allow")
-    parser.add_argument("--machine", choices=MACHINES, help="this machine only")
-    parser.add_argument("--only", default="", help="only cases whose name contains this text")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
-    options = parser.parse_args()
-    machines = (options.machine,) if options.machine else MACHINES
-    lines = [line for machine in machines for line in measure(machine, options.only)]
-    if options.json:
-        print(json.dumps([{**asdict(line), "ratio": line.ratio} for line in lines], indent=1))
-        return
+def _options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--only", metavar="TEXT", default="", help="only cases whose name contains this text")
+
+
+def run(bench: Bench) -> Result:
+    """The lines of one machine, or of all."""
+    machines = [PRESETS[name] for name in (("hgx-h200",) if bench.quick else MACHINES)]
+    if bench.machine is not None:
+        machines = [bench.machine]
+    if machines[0].total == 1:
+        raise WrongOption(f"--machine {machines[0].name} has one GPU, and nothing moves between devices")
+    bench.progress.expect(len(machines))
+    lines: list[Line] = []
+    for machine in machines:
+        bench.step(machine.name)
+        lines += measure(machine, bench.options.only)
+    if not lines:
+        raise WrongOption(f"no case contains {bench.options.only!r}")
     size = np.prod(SHAPE) * DTYPE.itemsize * SCALE / 2**30
-    print(f"float32 arrays of {size:.0f} GiB; times on the simulator with shared links, in ms")
-    print(f"{'machine':10} {'case':36} {'moves':>6} {'bound':>9} {'took':>9} {'ratio':>6} {'naive':>9} {'ratio':>6}")
-    for line in lines:
-        figures = f"{line.bound * 1e3:9.2f} {line.took * 1e3:9.2f} {line.ratio:6.3f}"
-        against = f"{line.naive * 1e3:9.2f} {line.naive / line.bound if line.bound else 1.0:6.2f}"
-        verdict = "PASS" if line.ratio <= BUDGET else "MISS"
-        print(f"{line.machine:10} {line.case:36} {line.moves:6} {figures} {against}  {verdict}")
+    title = f"float32 arrays of {size:.0f} GiB; naive: each piece straight from the first device that holds it"
+    return Result([Table(title, COLUMNS, [_row(line) for line in lines])])
 
 
-if __name__ == "__main__":
-    main()
+def _row(line: Line) -> Row:
+    met = line.ratio <= BUDGET
+    slower = line.naive / line.bound if line.bound else 1.0
+    verdict = {"limit": BUDGET, "met": met, "verdict": "PASS" if met else "MISS"}
+    return {**asdict(line), "ratio": line.ratio, "naive_ratio": slower, **verdict}
+
+
+COLUMNS = (
+    Column("machine", "machine"), Column("case", "case"), Column("moves", "moves"), Column("bound", "bound", "s"),
+    Column("took", "took", "s"), Column("ratio", "ratio", "x"), Column("naive", "naive", "s"),
+    Column("naive_ratio", "ratio", "x"), Column("verdict", ""),
+)  # fmt: skip
+
+BENCHMARK = Benchmark(
+    "executed on the simulator, beside the least that the bytes need", run, platforms=("sim",), rounds=1, opens=False,
+    options=_options, draws=False,
+)  # fmt: skip

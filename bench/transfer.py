@@ -1,18 +1,22 @@
-"""What moves and pipelines cost until they are done: `python -m bench.transfer`."""
+"""What moves and pipelines cost until they are done: `python -m bench transfer`."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from bench.common import Case, Row, main
+from .common import Case, Comparison, Row
 
-SHAPE = (4096, 8192)  # float32: 128 MiB
+SHAPE, TINY = (4096, 8192), (64, 128)  # float32: 128 MiB, 32 KiB
 MATMUL = 1024  # a float32 matrix of this side is 4 MiB
 BIG = {"samples": 5, "mode": "done"}
 
 
+def _shape(lib: Any) -> tuple[int, int]:
+    return TINY if lib.quick else SHAPE
+
+
 def _big(lib: Any) -> Any:
-    return lib.np.ones(SHAPE, "f")
+    return lib.np.ones(_shape(lib), "f")
 
 
 def _move(lib: Any, mesh: Any, *spec: Any) -> Any:
@@ -34,12 +38,10 @@ def from_host(lib: Any) -> Any:
     return lambda: put(value, sharding)
 
 
-def copyto(_: Any) -> Any:
-    import numpy as np
-
-    source, target = np.ones(SHAPE, "f"), np.zeros(SHAPE, "f")
+def copyto(lib: Any) -> Any:
+    source, target = _big(lib), lib.np.zeros(_shape(lib), "f")
     target[:] = 0  # touched: fresh pages would cost several times the copy
-    return lambda: np.copyto(target, source)
+    return lambda: lib.np.copyto(target, source)
 
 
 def stage(lib: Any) -> Any:
@@ -48,10 +50,8 @@ def stage(lib: Any) -> Any:
     return lambda: jitted(x)
 
 
-def numpy_stage(_: Any) -> Any:
-    import numpy as np
-
-    x = np.ones(SHAPE, "f")
+def numpy_stage(lib: Any) -> Any:
+    x, np = _big(lib), lib.np
     return lambda: np.sin(x) + 1.0
 
 
@@ -78,7 +78,7 @@ def page_pipeline(lib: Any) -> Any:
 
 def matmul_pipeline(lib: Any) -> Any:
     """Four stages of one device each; a stage multiplies its 4 MiB microbatch by a fixed matrix."""
-    n, put = MATMUL, lib.jax.device_put
+    n, put = 32 if lib.quick else MATMUL, lib.jax.device_put
     targets = [lib.on(lib.mesh(i, i + 1)) for i in range(4)]
     weight = lib.np.eye(n, dtype="f")
     weights = [lib.put(weight, target) for target in targets]
@@ -100,7 +100,7 @@ def peak_of_a_move(lib: Any) -> Any:
     """The most memory a device takes during a move, as a multiple of the target shard that it ends up with."""
     x = lib.put(_big(lib), lib.on(lib.mesh_a, "x"))
     target, devices = lib.on(lib.mesh_b, None, "x"), list(lib.full.devices[4:])
-    shard = lib.np.prod(SHAPE) * 4 / len(devices)
+    shard = lib.np.prod(_shape(lib)) * 4 / len(devices)
 
     def once() -> float:
         devices[0].scheduler.park()  # take back what the last round let go of
@@ -128,18 +128,23 @@ CASES = {
     "matmul": Case(matmul_pipeline, mode="done", samples=3),
 }
 
-ROWS = [
-    Row("128 MiB to another mesh: call returns", "cuplace:returns", None, 1e-3),
-    Row("the same, against JAX's whole time", "cuplace:returns", "jax:other mesh", 0.01),
-    Row("128 MiB to another mesh, other layout: done", "cuplace:other mesh", "jax:other mesh", 0.4),
-    Row("128 MiB, another layout on its mesh: done", "cuplace:same mesh", "jax:same mesh", 0.4),
-    Row("128 MiB NumPy to 8 shards: done", "cuplace:from host", "numpy:copyto", 1.2),
-    Row("jitted sin(x) + 1, 128 MiB: done", "cuplace:stage", "jax:stage", 0.4),
-    Row("the same against NumPy", "cuplace:stage", "numpy:numpy stage", 0.6),
-    Row("the page's pipeline", "cuplace:page", "jax:page", 0.4),
-    Row("peak memory of a move / target shards", "cuplace:peak", None, 1.05),
-    Row("matmul pipeline against config.sync", "cuplace:matmul", "cuplace-sync:matmul", 1.6, faster=True),
-]
 
-if __name__ == "__main__":
-    main("bench.transfer", "Until the work is done", CASES, ROWS)
+def rows(quick: bool) -> list[Row]:
+    """The budgets; they hold for the large size."""
+    size = "32 KiB" if quick else "128 MiB"
+    return [
+        Row(f"{size} to another mesh: call returns", "cuplace:returns", None, 1e-3),
+        Row("the same, against JAX's whole time", "cuplace:returns", "jax:other mesh", 0.01),
+        Row(f"{size} to another mesh, other layout: done", "cuplace:other mesh", "jax:other mesh", 0.4),
+        Row(f"{size}, another layout on its mesh: done", "cuplace:same mesh", "jax:same mesh", 0.4),
+        Row(f"{size} NumPy to 8 shards: done", "cuplace:from host", "numpy:copyto", 1.2),
+        Row(f"jitted sin(x) + 1, {size}: done", "cuplace:stage", "jax:stage", 0.4),
+        Row("the same against NumPy", "cuplace:stage", "numpy:numpy stage", 0.6),
+        Row("the page's pipeline", "cuplace:page", "jax:page", 0.4),
+        Row("peak memory of a move / target shards", "cuplace:peak", None, 1.05),
+        Row("matmul pipeline against config.sync", "cuplace:matmul", "cuplace-sync:matmul", 1.6, faster=True),
+    ]
+
+
+COMPARISON = Comparison(__name__, "Until the work is done", CASES, rows)
+BENCHMARK = COMPARISON.benchmark()

@@ -1,9 +1,10 @@
 """The command line: `python -m cuplace` says what is here, `demo` shows it at work, `topology` and `plan` tell what
-moves would take, here or on another machine."""
+moves would take, here or on another machine, and `bench` measures."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import platform as python_platform
@@ -32,7 +33,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0
     """
     parser = _parser()
-    options = parser.parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["bench"]:
+        return _bench(given[1:], f"{parser.prog} bench")
+    options = parser.parse_args(given)
     try:
         commands = {"demo": _demo, "topology": _topology, "plan": _plan}
         return commands.get(options.command, _info)(options)
@@ -76,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--size", type=_count("size"), help="rows and columns of a microbatch", default=1024)
     _add_topology(commands)
     _add_plan(commands)
+    commands.add_parser("bench", help="measure overlap, pipelines, moves and calls; the same as python -m bench")
     return parser
 
 
@@ -105,6 +110,18 @@ def _add_plan(commands: Any) -> None:
     parser.add_argument("--machine", help="a machine's name, or a TOML file, see docs/machines.md", default="hgx-h200")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--svg", metavar="FILE", help="write the matrix of bytes between devices as a picture")
+
+
+def _bench(arguments: Sequence[str], prog: str) -> int:
+    """The benchmarks, which have options of their own."""
+    if importlib.util.find_spec("cuplace.bench") is not None:
+        main = importlib.import_module("cuplace.bench.command").main
+    else:  # a source tree that is used without being installed
+        root = str(Path(__file__).resolve().parents[1])
+        if root not in sys.path:
+            sys.path.append(root)
+        main = importlib.import_module("bench.command").main
+    return int(main(arguments, prog))
 
 
 def _topology(options: argparse.Namespace) -> int:

@@ -18,7 +18,7 @@ def test_every_package_of_the_tree_is_listed() -> None:
     packages = PROJECT["tool"]["setuptools"]["packages"]
     folders = [path.parent for path in (ROOT / "cuplace").rglob("__init__.py")]
     found = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
-    assert set(packages) == found | {"cuplace.kernels"}
+    assert set(packages) == found | {"cuplace.bench", "cuplace.kernels"}
     assert len(packages) == len(set(packages))
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bench import reshard
+from cuplace.runtime.presets import PRESETS
 
 
 @pytest.mark.parametrize("machine", ["pcie-8x", "hgx-h200", "two-nodes"])
 def test_no_plan_takes_a_tenth_longer_than_its_bytes_need(machine: str) -> None:
-    lines = list(reshard.measure(machine, with_naive=False))
+    lines = list(reshard.measure(PRESETS[machine], with_naive=False))
     assert len(lines) == 15
     for line in lines:
         assert 1.0 - 1e-9 <= line.ratio <= reshard.BUDGET, line
@@ -17,5 +18,5 @@ def test_no_plan_takes_a_tenth_longer_than_its_bytes_need(machine: str) -> None:
 
 
 def test_the_naive_plan_of_a_broadcast_to_another_node_is_several_times_slower() -> None:
-    (line,) = reshard.measure("two-nodes", "sharded to replicated, other half")
+    (line,) = reshard.measure(PRESETS["two-nodes"], "sharded to replicated, other half")
     assert line.naive > 5 * line.took
