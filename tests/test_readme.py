@@ -14,7 +14,7 @@ from cuplace.runtime.config import OPTIONS
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text()
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *[p for p in sorted((ROOT / "docs").glob("*.md")) if "\n```python\n" in p.read_text()]]
 BLOCK = re.compile(r"^```(python|text)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SEPARATOR = "-- end of block --"
 
