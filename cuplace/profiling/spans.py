@@ -18,7 +18,7 @@ class Lane(NamedTuple):
     Attributes:
         kind: `compute` or `transfer`.
         name: the device that computes, or where a transfer comes from and goes to.
-        device: the number of the device at which it is drawn: that which computes, or receives.
+        device: the number of the device at which it is drawn: that which computes, or receives; or sends to the host.
     """
 
     kind: str
@@ -60,7 +60,8 @@ def _lane(record: Submission, ids: dict[str, int]) -> Lane:
         return Lane(COMPUTE, str(device), device.id)
     name = record.stream.name
     if ARROW not in name:
-        return Lane(TRANSFER, f"host{ARROW}{device}", device.id)
+        ends = (str(device), "host") if record.stream is device.download else ("host", str(device))
+        return Lane(TRANSFER, ARROW.join(ends), device.id)
     return Lane(TRANSFER, name, ids.get(name.partition(ARROW)[2], device.id))
 
 
