@@ -166,6 +166,33 @@ def test_each_door_waits_under_sync(platform: Platform, door: Callable[[Buffer],
 
 
 @pytest.mark.parametrize("door", [submits, submits_moves, uploads, uploads_packed], ids=lambda door: door.__name__)
+def test_what_a_call_has_enqueued_before_it_failed_is_waited_for(
+    platform: Platform, door: Callable[[Buffer], Door], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scheduler, device = platform.scheduler, platform.devices[0]
+    streams = {submits: device.compute, submits_moves: device.transfer_to(device)}
+    source = put(device, VALUES)
+    call = door(source)
+    target = call()
+    read(target)
+    latch = scheduler.hold(streams.get(door, device.upload))
+    with monkeypatch.context() as patch:
+        patch.setattr(scheduler.log, "append", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call()
+    assert not scheduler.is_ready([target])
+    with scheduler.log.record() as records:
+        scheduler.submit(task(lambda: 0), device.download, (), (source,))
+    assert len(records[0].waits) == (door in streams), "for the read of the source, where there is one"
+    latch.release()
+    np.testing.assert_array_equal(read(target), VALUES + 1 if door is submits else VALUES)
+
+
+def _interrupted(submission: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("door", [submits, submits_moves, uploads, uploads_packed], ids=lambda door: door.__name__)
 @pytest.mark.parametrize("held", [True, False])
 def test_what_a_write_has_waited_for_is_not_waited_for_again(
     platform: Platform, door: Callable[[Buffer], Door], held: bool
