@@ -13,10 +13,11 @@ import cuplace.numpy as cnp
 from cuplace import errors
 from cuplace.array import dtypes
 from cuplace.array.put import device_put
+from cuplace.sharding import SingleDeviceSharding
 from tests.array.places import numbers, on, places
 from tests.memory import address_of, foreign_array, host_values
 
-HOST = (1, 0)
+HOST, PINNED = (1, 0), (3, 0)
 
 
 def on_gpu(platform):
@@ -116,6 +117,27 @@ def test_devices_that_are_asked_for(platform):
             x.__dlpack__(dl_device=HOST, copy=False)
         with pytest.raises(errors.DLPackStreamError, match="the capsule's memory is the host's"):
             x.__dlpack__(dl_device=HOST, stream=1)
+    finish(platform)
+
+
+def test_pinned_memory_of_the_host_is_lent_under_its_name(platform):
+    """On cuda, where a GPU can read it, too; libraries that only know memory of the host get that."""
+    device = platform.devices[1]
+    x = device_put(numbers(4), SingleDeviceSharding(device, memory_kind="pinned_host"))
+    x.block_until_ready()
+    here = PINNED if on_gpu(platform) else HOST
+    assert x.__dlpack_device__() == here
+    lent = np.from_dlpack(x)  # of what kind its memory is stands in the capsule, and NumPy looks
+    np.testing.assert_array_equal(lent, numbers(4))
+    if platform.name != "sim":
+        assert address_of(lent) == address_of(x._buffers[0].array)
+    as_host = np.from_dlpack(Received(x.__dlpack__(dl_device=HOST, max_version=(1, 0)), HOST))
+    copied = np.from_dlpack(Received(x.__dlpack__(copy=True), HOST))
+    np.testing.assert_array_equal([as_host, copied], [numbers(4)] * 2)
+    if on_gpu(platform):
+        with pytest.raises(errors.DLPackDeviceError):
+            x.__dlpack__(dl_device=(2, device.gpu))
+    del lent, as_host
     finish(platform)
 
 

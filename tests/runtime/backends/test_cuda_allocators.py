@@ -14,6 +14,7 @@ import pytest
 import cuplace
 from cuplace.errors import DeviceLostError, OutOfMemoryError
 from cuplace.runtime.platform import Platform, activated
+from cuplace.runtime.task import CopyTask
 from cuplace.runtime.usage import GpuUsage
 from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
@@ -449,6 +450,37 @@ def test_others_are_told_to_have_the_memory_that_is_missing(cuda: Platform) -> N
     assert "Others are" not in str(caught.value), "nobody else has it"
     np.testing.assert_array_equal(read(kept), VALUES)
     fakecuda.faults.clear()
+
+
+@LAZY
+def test_an_allocator_without_a_pool_tells_cudas_own_error(cuda: Platform) -> None:
+    import cupy
+
+    cupy.cuda.set_allocator(cupy.cuda.memory._malloc)
+    kept = put(cuda.devices[5], VALUES)
+    fakecuda.faults.memory_limit(fakecuda.counters().devices[5].used + MIB, 5)
+    with pytest.raises(OutOfMemoryError, match="The allocator said: cudaErrorMemoryAllocation"):
+        put(cuda.devices[5], VALUES)
+    fakecuda.faults.clear()
+    np.testing.assert_array_equal(read(kept), VALUES)
+
+
+@pytest.mark.parametrize("cuda", [Case("lazy"), Case("random", 8)], ids=lambda case: case.label, indirect=True)
+def test_memory_for_packing_is_waited_for_where_it_comes_in_the_order_of_a_stream(cuda: Platform) -> None:
+    """Columns are packed where they are and unpacked where they arrive, in memory that was just asked for."""
+    import cupy
+
+    device, other = cuda.devices[:2]
+    cupy.cuda.set_allocator(cupy.cuda.malloc_async)
+    values = VALUES.reshape(512, -1)
+    source, target = put(device, values), put(other, values * 0)
+    stream = device.transfer_to(other)
+    box = (slice(None), slice(3, 40))
+    for _ in range(2):
+        cuda.scheduler.submit_moves([(CopyTask(box, box, "peer", 0), stream, source, target)])
+    np.testing.assert_array_equal(read(target)[box], values[box])
+    del source, target
+    finish(cuda)
 
 
 @LAZY

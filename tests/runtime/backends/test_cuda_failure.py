@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import Any
 
 import numpy as np
@@ -292,3 +293,84 @@ assert "libcuda" not in open("/proc/self/maps").read()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_a_gpu_that_is_lost_while_values_come_down_gives_none(
+    losing: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from cupy.cuda import runtime
+
+    source = put(losing.devices[0], VALUES)
+    read(source)
+    copy = runtime.memcpyAsync
+
+    def lose_behind(*arguments: Any) -> None:
+        copy(*arguments)
+        fakecuda.faults.lose_device(0)
+
+    monkeypatch.setattr(runtime, "memcpyAsync", lose_behind)
+    with pytest.raises(DeviceLostError, match="GPU 0"):
+        read(source)
+    monkeypatch.undo()
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_an_upload_finds_the_loss_and_poisons_its_buffers(losing: Platform, packed: bool) -> None:
+    device = losing.devices[0]
+    read(put(device, VALUES))
+    buffers = [losing.scheduler.allocate(device, VALUES.shape, VALUES.dtype) for _ in range(2)]
+    fakecuda.faults.lose_device(0)
+    if packed:
+        losing.scheduler.upload_batch([(buffer, VALUES) for buffer in buffers])
+    else:
+        for buffer in buffers:
+            losing.scheduler.upload(buffer, VALUES)
+    for buffer in buffers:
+        with pytest.raises(DeviceLostError, match="GPU 0"):
+            read(buffer)
+
+
+def test_work_that_fails_while_the_platform_closes_is_no_error(losing: Platform) -> None:
+    source = put(losing.devices[0], VALUES)
+    read(source)
+    fakecuda.faults.fail_kernel("multiply", device=0)
+    compute(DOUBLE, source)
+    losing.close()
+    backend: Any = losing.backend
+    assert isinstance(backend.gpus[0].lost, DeviceLostError)
+
+
+def test_the_second_try_can_be_interrupted(cuda: Platform) -> None:
+    """What a handler of signals raises goes to the caller, and is no failure of the work."""
+    device, tries = cuda.devices[0], []
+
+    def too_late(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    def work(x: Any) -> Any:
+        tries.append(x)
+        if len(tries) == 1:
+            raise MemoryError
+        if len(tries) == 2:
+            signal.raise_signal(signal.SIGALRM)
+        return x + 1
+
+    source = put(device, VALUES)
+    before = signal.signal(signal.SIGALRM, too_late)
+    try:
+        with pytest.raises(TimeoutError):
+            compute(task(work), source)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    np.testing.assert_array_equal(read(compute(task(work), source)), VALUES + 1)
+    assert len(tries) == 3
+
+
+def test_nothing_is_said_of_who_has_the_memory_of_a_lost_gpu(losing: Platform) -> None:
+    backend: Any = losing.backend
+    device, other = losing.devices[:2]
+    fakecuda.faults.lose_device(0)
+    with pytest.raises(DeviceLostError):
+        read(put(device, VALUES))
+    assert backend.shortage(device, 1 << 40) == []
+    assert backend.shortage(other, 1 << 40) != []

@@ -15,11 +15,14 @@ import pytest
 import cuplace
 import cuplace.numpy as jnp
 from cuplace import NamedSharding, P
+from cuplace.placement.memory_space import UNPINNED_HOST
+from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform, activated
 from tests import fakecuda, fakegpus
 from tests.fakegpus import CASES, Case
 from tests.runtime.streams import ADD_ONE, compute, finish, in_threads, move, put, read, used
+from tests.runtime.test_host_memory import moved
 
 pytestmark = pytest.mark.order(once=True)
 
@@ -286,3 +289,49 @@ def test_a_call_on_a_busy_gpu_returns(cuda: Platform) -> None:
     for i, buffer in enumerate(later):
         np.testing.assert_array_equal(read(buffer), numbers(100) + i + 1)
     finish(cuda)
+
+
+# ---------------------------------------------------------------------- room that others have
+
+
+def staged(platform: Platform, source: Buffer) -> Buffer:
+    return move(source, platform.devices[1])
+
+
+def dropped(platform: Platform, source: Buffer) -> Buffer:
+    return moved(source, source.device, UNPINNED_HOST)
+
+
+def packed(platform: Platform, source: Buffer) -> Buffer:
+    arrays = cuplace.device_put([numbers(50), numbers(7)], source.device)
+    np.testing.assert_array_equal(arrays[1], numbers(7))
+    return arrays[0]._buffers[0]
+
+
+@pytest.mark.parametrize("call", [staged, dropped, packed], ids=lambda call: call.__name__)
+def test_a_copy_waits_for_room_that_other_threads_have(open_small: Opener, call: Callable[..., Buffer]) -> None:
+    """They hold all of the ring, and no event tells when they are through."""
+    platform = open_small(MIB, Case("lazy", peers=False))
+    ring: Any = platform.backend.ring
+    with activated(platform):
+        source = put(platform.devices[0], numbers(50), np.float32)
+        read(call(platform, source))
+        blocks = []
+        while (block := ring.take(256)) is not None:
+            blocks.append(block)
+        threading.Timer(0.05, lambda: [ring.release(block, ()) for block in blocks]).start()
+        buffer = call(platform, source)
+        assert ring.pressure_waits == 1
+        np.testing.assert_array_equal(read(buffer), numbers(50))
+
+
+def test_what_no_block_is_large_enough_for_is_not_packed(open_small: Opener) -> None:
+    """A ring of 64 KiB has pieces of 8 KiB, which are 32 arrays."""
+    platform = open_small(64 << 10)
+    values = [numbers(8) + i for i in range(40)] + [numbers(0)]
+    with platform.scheduler.log.record() as submissions:
+        arrays = cuplace.device_put(values, platform.devices[0])
+    assert len(submissions) == 1
+    for array, value in zip(arrays, values, strict=True):
+        np.testing.assert_array_equal(array, value)
+    assert platform.backend.ring.peak <= 64 << 10

@@ -44,3 +44,40 @@ def test_a_platform_whose_gpu_is_lost_at_the_end_closes(losing: Platform) -> Non
     backend: Any = losing.backend
     assert isinstance(backend.gpus[0].lost, DeviceLostError)
     assert backend.gpus[1].lost is None
+
+
+def test_a_wait_on_a_lost_gpu_finds_the_loss(losing: Platform) -> None:
+    device, other = losing.devices[:2]
+    read(compute(ADD_ONE, put(device, VALUES)))
+    latch = losing.scheduler.hold(other.compute)
+    held: Any = other.compute.lane.record(other.compute, 0)
+    fakecuda.faults.lose_device(0)
+    lane: Any = device.compute.lane
+    lane.wait(held)
+    assert isinstance(lane.gpu.lost, DeviceLostError)
+    latch.release()
+    losing.close()
+
+
+def test_an_error_that_loses_no_gpu_is_the_callers(losing: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a wait, which would be missing, and of a query, which would be taken for an answer."""
+    from cupy.cuda import runtime
+
+    device, other = losing.devices[:2]
+    latch = losing.scheduler.hold(other.compute)
+    held: Any = other.compute.lane.record(other.compute, 0)
+    lane: Any = device.compute.lane
+
+    def refuse(*arguments: Any) -> None:
+        raise runtime.CUDARuntimeError(400)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "streamWaitEvent", refuse)
+        patch.setattr(runtime, "eventQuery", lambda handle: 400)
+        with pytest.raises(runtime.CUDARuntimeError, match="InvalidResourceHandle"):
+            lane.wait(held)
+        with pytest.raises(runtime.CUDARuntimeError, match="InvalidResourceHandle"):
+            losing.backend.query(held)
+    assert lane.gpu.lost is None
+    latch.release()
+    losing.close()

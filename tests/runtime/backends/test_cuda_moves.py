@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cuplace.placement.memory_space import PINNED_HOST
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.config import config
 from cuplace.runtime.device import Device
@@ -316,3 +317,52 @@ def test_the_checks_are_on(fake_gpus: None) -> None:
     platform.scheduler.submit_moves([(CopyTask(None, None, "peer", 40), stream, source, target)])
     assert {report.kind for report in fakecuda.take_reports()} == {"race"}
     platform.close()
+
+
+def test_a_pair_whose_access_cannot_be_enabled_is_staged(cuda: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU takes eight peers at most."""
+    from cupy.cuda import runtime
+
+    def refuse(peer: int) -> None:
+        raise runtime.CUDARuntimeError(711)
+
+    device, other = cuda.devices[:2]
+    source = made(device, numbers(100))
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "deviceEnablePeerAccess", refuse)
+        moved = move(source, other)
+    np.testing.assert_array_equal(read(moved), numbers(100))
+    backend: Any = cuda.backend
+    assert backend.links.paths == {(0, 1): "staged"}
+    assert "peer access could not be enabled" in backend.links.reasons[(0, 1)]
+
+
+def test_the_paths_of_a_lost_gpu_can_be_asked_for(fake_gpus: None) -> None:
+    """A plan may be made before anybody knows; who uses the GPU is told."""
+    platform = fakegpus.open_fake(Case("eager"))
+    fakecuda.faults.lose_device(0)
+    backend: Any = platform.backend
+    assert [backend.topology.path(0, 1), backend.topology.path(1, 2)] == ["peer", "peer"]
+    fakecuda.faults.clear()
+    platform.close()
+    fakecuda.take_reports()
+
+
+@pytest.mark.parametrize("cuda", [Case("eager"), Case("lazy"), Case("random", 6)], indirect=True, ids=labels)
+def test_long_rows_of_pinned_memory_are_left_to_a_copy_engine(cuda: Platform) -> None:
+    """Short ones are read by a kernel, over the link."""
+    device = cuda.devices[0]
+    values = numbers(8, 700)
+    for box, kernels in ((WIDE, 0), (COLUMNS, 1)):
+        there = cuda.scheduler.allocate(device.place(PINNED_HOST), values.shape, values.dtype)
+        cuda.scheduler.upload(there, values * 0)
+        source, back = made(device, values), made(device, values * 0)
+        read(there)
+        steps = Steps()
+        cuda.scheduler.submit_moves([(CopyTask(box, box, "host", 0), device.download, source, there)])
+        cuda.scheduler.submit_moves([(CopyTask(box, box, "host", 0), device.upload, there, back)])
+        assert steps.kernels == 2 * kernels
+        expected = values * 0
+        expected[box] = values[box]
+        np.testing.assert_array_equal(read(there), expected)
+        np.testing.assert_array_equal(read(back), expected)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -201,3 +202,36 @@ def test_parallel_copies_equal_numpy(shape: tuple[int, ...]) -> None:
     target = np.empty(shape, np.float32)
     copy_host(target, source)
     np.testing.assert_array_equal(target, source.astype(np.float32))
+
+
+def test_a_block_that_a_destructor_took_meanwhile_is_not_handed_out_twice() -> None:
+    """Any call may run one, and it may copy: here while the ring asks whether a block's copy is complete."""
+
+    class Busy(Driver):
+        destructor: Callable[[], None] | None = None
+
+        def query(self, event: Copy) -> bool:
+            destructor, self.destructor = self.destructor, None
+            if destructor is not None:
+                destructor()
+            return event.done
+
+    driver, taken = Busy(), list[PinnedBlock]()
+    ring = driver.ring(64 * MIB)
+    first = ring.acquire(1000)
+    ring.release(first, (Copy(done=True),))
+    driver.destructor = lambda: taken.append(ring.acquire(1000))
+    other = ring.acquire(1000)
+    assert taken == [first]
+    assert not overlap(first, other)
+
+
+def test_a_stream_gets_no_block_while_all_are_held() -> None:
+    """Of those that are held nobody knows the events yet."""
+    ring = Driver().ring(MIB)
+    held = [ring.acquire(MIB // 2) for _ in range(2)]
+    ordered: list[Copy] = []
+    assert ring.take_in_order(MIB // 2, ordered.append) is None
+    ring.release(held[0], (Copy(),))
+    assert ring.take_in_order(MIB // 2, ordered.append) is held[0]
+    assert len(ordered) == 1

@@ -118,3 +118,28 @@ def test_closing_does_the_work_that_is_left(opened: Any) -> None:
     platform.close()
     assert ran == [VALUES.sum()]
     assert fakecuda.take_reports() == []
+
+
+def test_values_for_host_memory_of_a_lost_gpu_are_refused(opened: Any) -> None:
+    platform = opened("eager")
+    device = platform.devices[0]
+    there = platform.scheduler.allocate(device.place(UNPINNED_HOST), VALUES.shape, VALUES.dtype)
+    fakecuda.faults.lose_device(0)
+    with pytest.raises(DeviceLostError):
+        read(put(device, VALUES))
+    platform.scheduler.upload(there, VALUES)
+    with pytest.raises(DeviceLostError, match="GPU 0"):
+        read(there)
+
+
+def test_work_that_finds_no_pinned_memory_to_wait_by_fails_alone(opened: Any) -> None:
+    platform = opened("eager")
+    device = platform.devices[0]
+    source = platform.scheduler.allocate(device.place(UNPINNED_HOST), VALUES.shape, VALUES.dtype)
+    platform.scheduler.upload(source, VALUES)
+    fakecuda.faults.fail_pinned_allocation()
+    failed = on_host(SQUARE, UNPINNED_HOST, source)
+    with pytest.raises(MemoryError, match="could not be pinned"):
+        read(failed)
+    np.testing.assert_array_equal(read(on_host(SQUARE, UNPINNED_HOST, source)), VALUES**2)
+    assert fakecuda.take_reports() == []

@@ -203,22 +203,24 @@ class Lane:
 
     def settle(self) -> None:
         """Wait for the end of all work, and know of it."""
-        if self.gpu.lost is not None:
-            return
-        try:
-            runtime.streamSynchronize(self.ptr)
+        if self._done(runtime.streamSynchronize):
             self.complete(self._issued)
-        except runtime.CUDARuntimeError as failure:
-            self.gpu.failed(failure)
 
     def close(self) -> None:
         """Wait for the end of all work and give the stream back."""
         self.settle()
-        if self.gpu.lost is None:
-            try:
-                runtime.streamDestroy(self.ptr)
-            except runtime.CUDARuntimeError as failure:
-                self.gpu.failed(failure)
+        self._done(runtime.streamDestroy)
+
+    def _done(self, call: Callable[[int], object]) -> bool:
+        """Do something with the stream; False where its GPU is lost, or is found to be."""
+        if self.gpu.lost is not None:
+            return False
+        try:
+            call(self.ptr)
+        except runtime.CUDARuntimeError as failure:
+            self.gpu.failed(failure)
+            return False
+        return True
 
 
 def query(event: CudaEvent) -> bool:
