@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tomllib
+from importlib import metadata
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 import cuplace
 from cuplace import kernels
@@ -42,3 +45,17 @@ def test_the_version_is_a_plain_literal() -> None:
 
 def test_the_package_is_marked_as_typed() -> None:
     assert (Path(cuplace.__file__).parent / "py.typed").is_file()
+
+
+def test_a_machine_with_a_driver_gets_all_libraries_of_cuda() -> None:
+    """By CuPy's own extra, for both versions of CUDA; those that an array module's functions need are in it."""
+    extras = PROJECT["project"]["optional-dependencies"]
+    assert extras["cuda"] == ["cuplace[cuda12]"]
+    for version in ("12", "13"):
+        cupy, *others = map(Requirement, extras[f"cuda{version}"])
+        assert (cupy.name, cupy.extras) == (f"cupy-cuda{version}x", {"ctk"})
+        assert [other.name for other in others] == ["nvidia-ml-py"]
+    if importlib.util.find_spec("cupy") is not None:
+        asked = map(Requirement, metadata.requires("cupy-cuda12x") or ())
+        (toolkit,) = [found for found in asked if found.marker and found.marker.evaluate({"extra": "ctk"})]
+        assert toolkit.extras >= {"cublas", "cudart", "cufft", "cusolver", "nvrtc"}
