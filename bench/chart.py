@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-LINE, DASHED, POINTS = "line", "dashed", "points"
+LINE, DASHED, WIDE, POINTS = "line", "dashed", "wide", "points"
 
 
 @dataclass(frozen=True)
 class Series:
-    """Values of one kind: `line` (with dots), `dashed` (a line to compare with) or `points`.
+    """Values of one kind: `line` (with dots), `points`, or what they are compared with: `dashed`, or `wide` and pale.
 
     Attributes:
-        labels: a text at each point, where there is one.
+        labels: a text below each point, where there is one.
         low, high: the range of each value, drawn as a bar.
         colour: series of the same number have the same colour; None takes the next, and grey for `dashed`.
     """

@@ -22,6 +22,7 @@ from .child import call
 from .figure import Figure, told
 from .harness import Bench, Column, Result, Table, WrongOption
 
+VERDICTS = {True: "PASS", False: "MISS", None: None}
 QUICK = 5  # calls a batch, where only whether it runs is of interest
 
 COLUMNS = (
@@ -181,7 +182,7 @@ def figures_of(module: str, side: str, names: list[str], quick: bool) -> dict[st
     """The figures of some cases on one side."""
     comparison: Comparison = importlib.import_module(module).COMPARISON
     lib = only_numpy(quick) if side == "numpy" else Lib(side, quick)
-    return {name: measure(comparison.cases[name], lib) for name in names}
+    return {name: float(measure(comparison.cases[name], lib)) for name in names}
 
 
 def measure(case: Case, lib: Any) -> float:
@@ -227,7 +228,7 @@ def judge(row: Row, figures: dict[str, Figure]) -> harness.Row:
     limited = math.isfinite(row.budget)
     met = (value >= row.budget if row.faster else value <= row.budget) if limited else None
     return {
-        **line, "theirs": theirs, "ratio": text, "budget": limit, "verdict": {True: "PASS", False: "MISS"}.get(met),
+        **line, "theirs": theirs, "ratio": text, "budget": limit, "verdict": VERDICTS[met],
         "value": value, "limit": row.budget if limited else None, "met": met,
     }  # fmt: skip
 

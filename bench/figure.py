@@ -37,11 +37,12 @@ class Figure:
         return cls(statistics.median(found), found[0], found[-1], unit) if found else None
 
     def __str__(self) -> str:
-        _, scale = scale_of(self.median, self.unit)
         text = told(self.median, self.unit)
         if self.low == self.high:
             return text
-        return f"{text} [{number(self.low / scale)}..{number(self.high / scale)}]"
+        name, scale = scale_of(self.median, self.unit)
+        low, high = (_digits(end / scale, name) for end in (self.low, self.high))
+        return f"{text} [{low}..{high}]"
 
 
 def scale_of(value: float, unit: str) -> tuple[str, float]:
@@ -59,7 +60,12 @@ def told(value: float, unit: str) -> str:
     if not value or not math.isfinite(value):
         return f"{value:g}{_joined(SCALES[unit][0][0])}"
     name, scale = scale_of(value, unit)
-    return f"{number(value / scale)}{_joined(name)}"
+    return f"{_digits(value / scale, name)}{_joined(name)}"
+
+
+def _digits(value: float, name: str) -> str:
+    """Percentages have one decimal at most."""
+    return f"{value:.1f}".removesuffix(".0") if name == "%" else number(value)
 
 
 def _joined(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from .chart import DASHED, LINE, POINTS, Chart, Panel, Series
+from .chart import DASHED, LINE, POINTS, WIDE, Chart, Panel, Series
 from .figure import number, scale_of, told
 
 MARGIN, GAP = 16.0, 26.0  # pixels: around all, between panels
@@ -85,7 +85,7 @@ def _styles(chart: Chart) -> dict[str, tuple[Series, str]]:
         for series in panel.series:
             if series.name in found:
                 continue
-            if series.colour is None and series.kind != DASHED:
+            if series.colour is None and series.kind in (LINE, POINTS):
                 colour, taken = COLOURS[taken % len(COLOURS)], taken + 1
             else:
                 colour = GREY if series.colour is None else COLOURS[series.colour % len(COLOURS)]
@@ -111,13 +111,15 @@ def _legend(chart: Chart, styles: dict[str, tuple[Series, str]], across: int) ->
 
 
 def _sample(series: Series, colour: str, x: float, y: float) -> str:
-    line = f'<line x1="{x}" y1="{y}" x2="{x + 22}" y2="{y}" stroke="{colour}" stroke-width="2"{_dashes(series)}/>'
+    line = f'<line x1="{x}" y1="{y}" x2="{x + 22}" y2="{y}" stroke="{colour}"{_look(series)}/>'
     dot = f'<circle cx="{x + 11}" cy="{y}" r="3.5" fill="{colour}"/>'
-    return {LINE: line + dot, DASHED: line, POINTS: dot}[series.kind]
+    return {LINE: line + dot, DASHED: line, WIDE: line, POINTS: dot}[series.kind]
 
 
-def _dashes(series: Series) -> str:
-    return ' stroke-dasharray="5 4"' if series.kind == DASHED else ""
+def _look(series: Series) -> str:
+    """How its line is drawn."""
+    looks = {DASHED: ' stroke-width="1.5" stroke-dasharray="5 4"', WIDE: ' stroke-width="9" stroke-opacity="0.3"'}
+    return looks.get(series.kind, ' stroke-width="2"')
 
 
 # ---------------------------------------------------------------------- a panel
@@ -175,14 +177,11 @@ def _drawn(series: Series, colour: str, x: Axis, y: Axis) -> list[str]:
         )
     if series.kind != POINTS:
         path = " ".join(f"{a:.1f},{b:.1f}" for a, b in points)
-        width = 1.5 if series.kind == DASHED else 2
-        parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="{width}"{_dashes(series)}/>'
-        )
-    if series.kind != DASHED:
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}"{_look(series)}/>')
+    if series.kind in (LINE, POINTS):
         parts += [f'<circle cx="{a:.1f}" cy="{b:.1f}" r="3.5" fill="{colour}"/>' for a, b in points]
     for (a, b), text in zip(points, series.labels, strict=False):
-        parts.append(f'<text class="v" x="{a:.1f}" y="{b - 9:.1f}">{escape(text)}</text>')
+        parts.append(f'<text class="v" x="{a + 8:.1f}" y="{b + 17:.1f}">{escape(text)}</text>')
     return parts
 
 
@@ -202,9 +201,10 @@ def _range(chart: Chart, name: str, log: bool) -> tuple[float, float]:
     if name == "x":
         values += [value for value, _ in chart.x_ticks]
     low, high = min(values), max(values)
+    below = 0.13 if name == "y" and any(series.labels for panel in chart.panels for series in panel.series) else 0.06
     if log:
-        room = (high / low) ** 0.06 if high > low else 1.5
-        return low / room, high * room
+        whole = high / low if high > low else 2.0
+        return low / whole**below, high * whole**0.06
     low = min(low, 0.0) if name == "y" else low
     room = (high - low) * 0.06 or 1.0
     return (low - room if name == "x" or low < 0 else low), high + room
