@@ -129,7 +129,7 @@ def _budgets(budgets: Iterable[Budget]) -> list[str]:
     width = max(len(budget.name) for budget in found)
     verdicts = {True: "PASS", False: "MISS", None: "-"}
     return [
-        f"  {budget.name:{width}}  {cell(budget.value, budget.unit):>9}  {'at least' if budget.least else 'at most'} "
+        f"  {budget.name:{width}}  {cell(budget.value, budget.unit):>9}  {'at least' if budget.least else 'at most':8} "
         f"{cell(budget.limit, budget.unit):>7}  {verdicts[budget.met]}"
         for budget in found
     ]
