@@ -11,7 +11,8 @@ import pytest
 from cuplace.runtime.platform import Platform
 
 ROOT = Path(__file__).resolve().parent.parent
-FILES = [path for path in sorted((ROOT / "cuplace").rglob("*.py")) if ">>>" in path.read_text()]
+SOURCES = [*(ROOT / "cuplace").rglob("*.py"), *(ROOT / "bench").glob("*.py")]
+FILES = [path for path in sorted(SOURCES) if ">>>" in path.read_text()]
 MODULES = [".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__") for path in FILES]
 MODULES += ["cuplace.kernels"]
 
