@@ -95,19 +95,53 @@ def test_the_pattern_of_the_probe_is_that_of_its_twin(platform: Platform) -> Non
 # ---------------------------------------------------------------------- libraries
 
 
+N = 512 if hardware.chosen() else 64
+PRIME = N * N - (21 if hardware.chosen() else 3)
+"""A length whose transform takes scratch memory."""
+
 LIBRARIES: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
     "matmul": ("cublas", lambda np, x: x @ x),
     "einsum": ("cublas", lambda np, x: np.einsum("ij,kj->ik", x, x)),
     "sort": ("", lambda np, x: np.sort(x, axis=1)),
-    "argsort": ("", lambda np, x: np.argsort(x, axis=0)),
+    "argsort": ("", lambda np, x: np.argsort(x, axis=0, stable=True)),
 }
+
+IN_KERNELS: dict[str, tuple[str, Callable[[Any, Any], Any]]] = {
+    "fft": ("cufft", lambda xp, x: xp.fft.ifft(xp.fft.fft(x, axis=1) * 2, axis=1).real.astype(x.dtype)),
+    "long fft": ("cufft", lambda xp, x: xp.fft.fft(x.reshape(-1)[:PRIME])[: x.size // N].real.astype(x.dtype)),
+    "fft in two dimensions": ("cufft", lambda xp, x: xp.fft.rfft2(x).imag.astype(x.dtype)),
+    "solve": ("cusolver", lambda xp, x: xp.linalg.solve(positive(xp, x), x)),
+    "cholesky": ("cusolver", lambda xp, x: xp.linalg.cholesky(positive(xp, x))),
+    "eigenvalues": ("cusolver", lambda xp, x: xp.linalg.eigvalsh(positive(xp, x))),
+    "inverse": ("cusolver", lambda xp, x: xp.linalg.inv(positive(xp, x))),
+}
+"""In functions of the user's, by the array module."""
+
+
+def positive(xp: Any, x: Any) -> Any:
+    return xp.matmul(x, x.T) / N + xp.eye(N, dtype=x.dtype)
 
 
 def need(library: str) -> None:
     """The libraries of CUDA are separate wheels, or parts of a CUDA toolkit; on fake GPUs NumPy computes."""
-    if library and hardware.chosen():
-        module = f"cupy_backends.cuda.libs.{library}"
-        pytest.importorskip(module, reason=f"{library} is not installed", exc_type=ImportError)
+    if not library or not hardware.chosen():
+        return
+    import cupy
+
+    try:
+        getattr(cupy.cuda, library)
+    except ImportError as error:
+        pytest.skip(f"{library} is not installed: {error}")
+
+
+def spread_values(platform: Platform) -> list[np.ndarray[Any, Any]]:
+    values = np.random.default_rng(3).standard_normal((N, N)).astype(np.float32)
+    return [values * (i + 1) for i in range(len(platform.devices))]
+
+
+def close(found: Any, expected: Any) -> None:
+    scale = float(np.abs(expected).max())
+    np.testing.assert_allclose(np.asarray(found) / scale, expected / scale, rtol=2e-3, atol=2e-3)
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -115,11 +149,27 @@ def test_libraries_compute_in_the_order_of_their_stream(platform: Platform, name
     """On every device at once, with work before and behind."""
     library, function = LIBRARIES[name]
     need(library)
-    values = np.random.default_rng(3).standard_normal((64, 64)).astype(np.float32)
+    values = spread_values(platform)
     results = []
-    for i, device in enumerate(platform.devices):
-        x = cuplace.device_put(values * (i + 1), device) + 1
-        results.append(function(jnp, x) * 2)
+    for host, device in zip(values, platform.devices, strict=True):
+        results.append(function(jnp, cuplace.device_put(host, device) + 1) * 2)
+    for host, result in zip(values, results, strict=True):
+        close(result, function(np, host + 1) * 2)
+
+
+@pytest.mark.parametrize("name", IN_KERNELS)
+def test_libraries_compute_in_functions_of_the_users(platform: Platform, name: str) -> None:
+    """On every device at once, several times: what a library keeps from call to call is apart by device."""
+    library, function = IN_KERNELS[name]
+    need(library)
+    xp: Any = platform.backend.xp
+    values = spread_values(platform)
+    out = function(np, values[0])
+    like = cuplace.ShapeDtypeStruct(out.shape, np.float32)
+    results = []
+    for _ in range(3):
+        for host, device in zip(values, platform.devices, strict=True):
+            x = cuplace.device_put(host, device)
+            results.append(cuplace.map_shards(lambda x: function(xp, x), x, out_shape=like) * 2)
     for i, result in enumerate(results):
-        expected = function(np, values * (i + 1) + 1) * 2
-        np.testing.assert_allclose(np.asarray(result), expected, rtol=2e-3, atol=2e-2)
+        close(result, function(np, values[i % len(values)]) * 2)

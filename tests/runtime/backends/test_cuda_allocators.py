@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,6 +17,7 @@ from cuplace.runtime.task import CopyTask
 from cuplace.runtime.usage import GpuUsage
 from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
+from tests.fakenvml import fake_nvml
 from tests.runtime.streams import ADD_ONE, compute, finish, move, put, read
 
 MIB = 1 << 20
@@ -322,24 +322,9 @@ def test_an_allocator_without_memory_is_asked_once_more(cuda: Platform) -> None:
 
 @pytest.fixture
 def nvml(cuda: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An NVML that counts GPUs the other way round, and tells what the fake GPUs have in use."""
+    """NVML for the fake GPUs."""
     backend: Any = cuda.backend
-    count = len(backend.gpus)
-
-    def memory(handle: int) -> SimpleNamespace:
-        used = fakecuda.counters().devices[handle].used
-        return SimpleNamespace(total=1 << 36, free=(1 << 36) - used)
-
-    def no_instances(handle: int) -> None:
-        raise fake.NVMLError
-
-    fake = SimpleNamespace(
-        NVMLError=type("NVMLError", (Exception,), {}), nvmlInit=lambda: None, nvmlShutdown=lambda: None,
-        nvmlDeviceGetCount=lambda: count, nvmlDeviceGetHandleByIndex=lambda index: count - 1 - index,
-        nvmlDeviceGetUUID=lambda handle: "GPU-" + backend.gpus[handle].uuid[:16].hex(),
-        nvmlDeviceGetMigMode=no_instances, nvmlDeviceGetMemoryInfo=memory,
-    )  # fmt: skip
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
+    monkeypatch.setitem(sys.modules, "pynvml", fake_nvml(backend.gpus))  # type: ignore[arg-type]
 
 
 def usage_of(gpu: int) -> GpuUsage:

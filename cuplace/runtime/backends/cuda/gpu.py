@@ -12,6 +12,7 @@ from cupy.cuda import runtime
 from cuplace import errors
 from cuplace.runtime.backends.cuda.failure import STICKY, is_sticky
 from cuplace.runtime.backends.cuda.lane import HIGHEST_PRIORITY, Lane
+from cuplace.runtime.backends.cuda.plan_caches import keep_apart
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.strand import HostWorker
@@ -63,6 +64,8 @@ class Gpu:
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = Lane.create(self, 0 if role == "compute" else HIGHEST_PRIORITY)
+            if role == "compute":
+                keep_apart(lane)
         return lane
 
     def host_lane(self) -> tuple[Lane, HostWorker]:
