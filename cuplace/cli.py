@@ -108,6 +108,7 @@ def _add_plan(commands: Any) -> None:
     parser.add_argument("source", help="where it is, as x=4/x,-/0-3")
     parser.add_argument("target", help="where it shall be, as x=4/-,x/4-7")
     parser.add_argument("--machine", help="a machine's name, or a TOML file, see docs/machines.md", default="hgx-h200")
+    parser.add_argument("--max-bytes", type=_bytes, help="memory to take of each device at most, as 3000000 or 2GiB")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--svg", metavar="FILE", help="write the matrix of bytes between devices as a picture")
 
@@ -141,7 +142,8 @@ def _plan(options: argparse.Namespace) -> int:
     shape, dtype = read_array(options.array)
     devices = topology(options.machine).devices
     source, target = (read_layout(text, devices) for text in (options.source, options.target))
-    made = plan(ShapeDtypeStruct(shape, dtype), target, source=source, machine=options.machine)
+    array = ShapeDtypeStruct(shape, dtype)
+    made = plan(array, target, source=source, machine=options.machine, max_bytes=options.max_bytes)
     if options.svg:
         try:
             Path(options.svg).write_text(made.svg())
@@ -158,6 +160,14 @@ def _count(name: str) -> type[int]:
         return int(text)
 
     return whole_number  # type: ignore[return-value]
+
+
+def _bytes(text: str) -> int:
+    number = text.rstrip("KMGTiB")
+    unit = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}.get(text[len(number) :])
+    if unit is None or not number.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of bytes, as 3000000 or 64MiB")
+    return int(number) * unit
 
 
 def _demo(options: argparse.Namespace) -> int:

@@ -337,6 +337,34 @@ class PlanMeshError(ValueError):
         )
 
 
+class MaxBytesError(ValueError):
+    """``max_bytes`` is less than a move needs, or no number of bytes.
+
+    ``least`` is the smallest bound that would do; None where the bound is no number of bytes.
+    """
+
+    def __init__(self, max_bytes: object, least: int | None = None, device: str = "", shards: int = 0) -> None:
+        self.least = least
+        if least is None:
+            super().__init__(f"max_bytes must be None or a number of bytes from 0 on. Got {max_bytes!r}")
+            return
+        staging = f" and {least - shards:,} of staging memory" if least > shards else ""
+        super().__init__(
+            f"max_bytes={max_bytes} is too little, max_bytes={least} would do: {device} needs {shards:,} bytes for new "
+            f"shards{staging}.\nNothing was moved. Allow more, or spread the array over more devices."
+        )
+
+
+class MaxBytesInsideJitError(ValueError):
+    """``max_bytes`` was given for a value that is being traced."""
+
+    def __init__(self, who: str) -> None:
+        super().__init__(
+            f"{who} inside jit takes no max_bytes: the moves of a program are planned when it is placed, with all "
+            f"their staging memory.\nWrite {who}(x, ..., max_bytes=...) outside, before the call or after it."
+        )
+
+
 class InjectedFaultError(RuntimeError):
     """Work failed on demand, to see what becomes of it."""
 

@@ -157,6 +157,8 @@ def test_a_plan_is_shown_without_a_device(tmp_path: Path) -> None:
         (("plan", "float32[8]", "x=2/x", "x=3/x"), 1, "array axis 0 is partitioned 3 times"),
         (("plan", "float32[8]", "x=2/y", "x=2/x"), 1, "Resource axis: y of P('y',) is not found in mesh: ('x',)."),
         (("plan", "float32[8]", "x=2/x", "x=2/x", "--machine", "abacus"), 1, "There is no machine 'abacus'."),
+        (("plan", "float32[8]", "x=2/x", "x=2/-", "--max-bytes", "16"), 1, "max_bytes=16 is too little, max_bytes=32"),
+        (("plan", "float32[8]", "x=2/x", "x=2/-", "--max-bytes", "1 GB"), 2, "'1 GB' is no number of bytes, as"),
         (("plan", "float32[8]", "x=2/x", "x=2/x", "--svg", "/no/such/folder/a.svg"), 1, "cannot be written: No such"),
         (("demo", "--colour"), 2, "unrecognized arguments: --colour"),
         (("juggle",), 2, "invalid choice: 'juggle'"),

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cuplace.array.put import read_target
+from cuplace.array.put import read_bound, read_target
 from cuplace.array.route import check_fit
 from cuplace.errors import MachineSizeError, NotAnArrayError, PlanMeshError, PlanSourceError
 from cuplace.placement.abstract_mesh import AbstractMesh
@@ -22,11 +22,12 @@ from cuplace.transfer.plan import TransferPlan, plan_move
 
 
 def plan(
-    x: Any, sharding: Sharding | Device | Any, *, source: Any = None, machine: Machine | str | None = None
-) -> TransferPlan:
-    """What `device_put(x, sharding)` does: which boxes are copied between which devices, how they travel, and how
-    long it takes. Nothing is moved, and no device is needed: shardings may be over an `AbstractMesh`, whose devices
-    then are the first ones of the machine, or over meshes of `cuplace.topology(machine).devices`.
+    x: Any, sharding: Sharding | Device | Any, *, source: Any = None, machine: Machine | str | None = None,
+    max_bytes: int | None = None,
+) -> TransferPlan:  # fmt: skip
+    """What `device_put(x, sharding, max_bytes=max_bytes)` does: which boxes are copied between which devices, how they
+    travel, and how long it takes. Nothing is moved, and no device is needed: shardings may be over an `AbstractMesh`,
+    whose devices then are the first ones of the machine, or over meshes of `cuplace.topology(machine).devices`.
 
     Args:
         x: an array, or anything with `shape` and `dtype`, such as a ShapeDtypeStruct.
@@ -34,6 +35,7 @@ def plan(
         source: where from, for an `x` that has no `sharding`.
         machine: the machine to plan for: its name, a TOML file, or a `Machine` (see docs/machines.md). Without it,
             that of the devices; for an AbstractMesh the one that the option `sim_machine` names, else `hgx-h200`.
+        max_bytes: bytes that the move may take of the memory of each device, as for `device_put`.
 
     Raises:
         PlanSourceError: a ValueError, where nothing tells where `x` is.
@@ -42,6 +44,7 @@ def plan(
         MachineError: a ValueError; there is no such machine.
         NotAnArrayError: a TypeError, where `x` has no shape and dtype.
         RankError, IndivisibleError: ValueErrors, where a sharding does not fit the shape.
+        MaxBytesError: a ValueError, where `max_bytes` is too little; its ``least`` is what would do.
         and what `device_put` raises for what is no target.
 
     >>> from cuplace.placement.spec import P
@@ -59,9 +62,10 @@ def plan(
     old, new = _placed(held, wanted, topology)
     check_fit(old, shape)
     check_fit(new, shape)
-    if topology is None:
+    bound = read_bound(max_bytes, (), "plan")
+    if topology is None and bound is None:
         return plan_move(shape, dtype, old, new, True)  # spelled as for device_put, so that both find the same plan
-    return plan_move(shape, dtype, old, new, True, topology)
+    return plan_move(shape, dtype, old, new, True, topology, bound)
 
 
 def _read(x: Any, source: Any) -> tuple[tuple[int, ...], np.dtype[Any], Any]:

@@ -17,7 +17,14 @@ from cuplace.array.host import read_host_value
 from cuplace.array.key import OperandKey
 from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
 from cuplace.array.route import Route, host_key, route
-from cuplace.errors import DonateAliasError, DonateFlagError, InvalidTargetError, SpecWithoutMeshError
+from cuplace.errors import (
+    DonateAliasError,
+    DonateFlagError,
+    InvalidTargetError,
+    MaxBytesError,
+    MaxBytesInsideJitError,
+    SpecWithoutMeshError,
+)
 from cuplace.placement.memory_space import MemorySpace
 from cuplace.placement.sharding import NamedSharding, Sharding, SingleDeviceSharding
 from cuplace.placement.spec import PartitionSpec
@@ -43,8 +50,9 @@ context mesh.
 
 
 def device_put(
-    x: Any, device: Any = None, *, src: Any = None, donate: bool | str | Any = False, may_alias: Any = None
-) -> Any:
+    x: Any, device: Any = None, *, src: Any = None, donate: bool | str | Any = False, may_alias: Any = None,
+    max_bytes: int | None = None,
+) -> Any:  # fmt: skip
     """`x` placed on a device or over the devices of a sharding. Never waits for device work.
 
     Args:
@@ -61,6 +69,12 @@ def device_put(
             changes. Values of other libraries are not affected. May be a pytree prefix of `x`.
         may_alias: False forces new memory where the data is in place already; True shares the memory of a NumPy array
             where a device can use it, on the platforms cpu and sim. A pytree prefix of `x`.
+        max_bytes: bytes that the call may take of the memory of each device, beyond what is there already: the shards
+            of the result that are new on it, for all arrays in `x` together, and the staging memory that boxes with
+            short rows are packed into on their way between GPUs. Where that does not hold all of them at a time, moves
+            come in rounds; a later round waits on the devices for an earlier one, and the call returns at once all
+            the same. Memory of the host is not counted, nor is it that a donated source gives memory back: that is
+            when all moves that read it are done. Without a bound staging memory is at most 64 MiB a device.
 
     Returns:
         An array, or a pytree of arrays like `x`. A value from the host is taken as of the call. A CuPy array is taken
@@ -72,6 +86,7 @@ def device_put(
         RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
         NotAnArrayError, InvalidValueError, GpuArrayError, DtypeError: TypeErrors, for what cannot become an array.
         MaskedArrayError, DonateAliasError, DonateFlagError, ForeignPlatformError, ForeignMemoryError: ValueErrors.
+        MaxBytesError, MaxBytesInsideJitError: ValueErrors, where `max_bytes` is too little, or given inside jit.
         IntegerRangeError: an OverflowError, for integers that 32 bits do not hold.
         DeletedArrayError, StrictDonationError, TransferGuardError: RuntimeErrors.
         All leaves are checked before anything is moved.
@@ -81,7 +96,7 @@ def device_put(
     >>> x, x.committed
     (Array([0., 1., 2.], dtype=float32), True)
     """
-    if donate is False and may_alias is None and not armed:
+    if donate is False and may_alias is None and max_bytes is None and not armed:
         kind = type(x)
         if kind is Array:
             if type(device) in _PLACES:
@@ -91,7 +106,7 @@ def device_put(
             return _upload(values, host_key(values.shape, values.dtype, False, device), caller())
         if kind in _LEAVES and not isinstance(device, _TREES):
             return _prepared(x, device, False, None).run(caller())
-    return _put_tree(x, device, donate, may_alias)
+    return _put_tree(x, device, donate, may_alias, max_bytes=max_bytes)
 
 
 def device_get(x: Any) -> Any:
@@ -139,27 +154,45 @@ def block_until_ready(x: Any) -> Any:
     return x
 
 
-def _put_tree(x: Any, device: Any, donate: Any, may_alias: Any, explicit: bool = True) -> Any:
+def _put_tree(
+    x: Any, device: Any, donate: Any, may_alias: Any, explicit: bool = True, max_bytes: int | None = None
+) -> Any:
     leaves, structure = flatten(x)
     targets = broadcast_prefix("device_put device", device, x, len(leaves))
     donates = broadcast_prefix("device_put donate", donate, x, len(leaves))
     aliases = broadcast_prefix("device_put may_alias", may_alias, x, len(leaves))
     puts = [_prepared(*one, explicit) for one in zip(leaves, targets, donates, aliases, strict=True)]
     line = caller()
-    results = put_all(puts, line)
+    results = put_all(puts, line, read_bound(max_bytes, puts, "device_put"))
     for put in puts:
         if put.donate and type(put.value) is Array:
             put.value._consume("donated", line)
     return unflatten(structure, results)
 
 
-def put_all(puts: Sequence[Put], line: Line | None) -> list[Any]:
+def read_bound(max_bytes: Any, puts: Sequence[Put], who: str) -> int | None:
+    """A bound on the memory of what has been checked.
+
+    Raises:
+        MaxBytesError, MaxBytesInsideJitError: ValueErrors, where it is no number of bytes, or a value is being traced.
+    """
+    if max_bytes is None:
+        return None
+    if any(getattr(type(put.value), "_is_tracer", False) for put in puts):
+        raise MaxBytesInsideJitError(who)
+    if isinstance(max_bytes, bool) or not isinstance(max_bytes, int | np.integer) or max_bytes < 0:
+        raise MaxBytesError(max_bytes)
+    return int(max_bytes)
+
+
+def put_all(puts: Sequence[Put], line: Line | None, max_bytes: int | None = None) -> list[Any]:
     """Do what has been checked, all in one turn of the scheduler; the results in the same order.
 
     Raises:
+        MaxBytesError: a ValueError; the bound is too little. Nothing has been moved then.
         OutOfMemoryError: a device has no memory for its part. Nothing has been moved then.
     """
-    batch = Batch()
+    batch = Batch(max_bytes)
     numbers = [put.enter(batch) for put in puts]
     shards = batch.run(line)
     return [

@@ -9,7 +9,7 @@ from typing import Any
 from cuplace.array.array import Array
 from cuplace.array.foreign import adopted
 from cuplace.array.host import read_host_value
-from cuplace.array.put import Put, put_all
+from cuplace.array.put import Put, put_all, read_bound
 from cuplace.array.pytree import broadcast_prefix, flatten, unflatten
 from cuplace.array.route import Route, check_fit, host_key, route
 from cuplace.errors import (
@@ -31,7 +31,7 @@ staged_reshard: Callable[[Any, NamedSharding], Any] | None = None
 """``staged_reshard(tracer, sharding)`` stands for `reshard` of a value that is being traced; set by staging."""
 
 
-def reshard(x: Any, out_shardings: Any) -> Any:
+def reshard(x: Any, out_shardings: Any, *, max_bytes: int | None = None) -> Any:
     """`x` laid out anew over the devices it is committed to; committed to the new layout. Never waits for devices.
 
     The kind of memory stays what it is, whatever the target says; `device_put` changes it.
@@ -40,12 +40,13 @@ def reshard(x: Any, out_shardings: Any) -> Any:
         x: an array, a NumPy or CuPy array, a number, or a pytree of these. What is uncommitted is placed on the mesh.
         out_shardings: a NamedSharding over the same devices in the same order, a PartitionSpec (read on the mesh
             that `set_mesh` set), or a pytree of these that is a prefix of `x`.
+        max_bytes: bytes that the call may take of the memory of each device, as for `device_put`.
 
     Raises:
         IncompatibleDevicesError: a ValueError, for other devices or another order; `device_put` moves there.
         ReshardTargetError: a TypeError, for a Device or another sharding than a NamedSharding.
         ReshardNothingError, ReshardAutoAxisError, SpecWithoutMeshError, TreePrefixError, RankError,
-        IndivisibleError: ValueErrors.
+        IndivisibleError, MaxBytesError, MaxBytesInsideJitError: ValueErrors.
         and what `device_put` raises for a value that cannot become an array.
 
     >>> import numpy as np, cuplace
@@ -56,7 +57,7 @@ def reshard(x: Any, out_shardings: Any) -> Any:
     leaves, structure = flatten(x)
     targets = broadcast_prefix("reshard out_shardings", out_shardings, x, len(leaves))
     puts = [_prepared(leaf, _read(target)) for leaf, target in zip(leaves, targets, strict=True)]
-    return unflatten(structure, put_all(puts, caller()))
+    return unflatten(structure, put_all(puts, caller(), read_bound(max_bytes, puts, "reshard")))
 
 
 def _read(target: Any) -> NamedSharding:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from cuplace.runtime.staging import Staging
+
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, Stream, Work
     from cuplace.runtime.buffer import Buffer
@@ -93,23 +95,33 @@ class ComputeTask(Task):
 
 
 class CopyTask(Task):
-    """A copy of a box of one buffer to a box of another; None for slices means the whole buffer."""
+    """A copy of a box of one buffer to a box of another; None for slices means the whole buffer.
 
-    __slots__ = ("source_slices", "target_slices")
+    ``packs`` tells at which ends it has staging memory: the buffers of bytes that it writes beside its target.
+    """
+
+    __slots__ = ("packs", "source_slices", "target_slices")
 
     def __init__(
-        self, source_slices: tuple[slice, ...] | None, target_slices: tuple[slice, ...] | None, path: str, nbytes: int
-    ) -> None:
+        self, source_slices: tuple[slice, ...] | None, target_slices: tuple[slice, ...] | None, path: str, nbytes: int,
+        packs: Staging | None = None,
+    ) -> None:  # fmt: skip
         super().__init__("move", "move", nbytes, path)
         self.source_slices = source_slices
         self.target_slices = target_slices
+        self.packs = packs
 
     def enqueue(
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
         needs: Sequence[Event], submission: Submission,
     ) -> None:  # fmt: skip
         source, target = self.boxes(reads[0], writes[0])
-        stream.copy(source, target, self.path, needs, submission)
+        if self.packs is None:
+            stream.copy(source, target, self.path, needs, submission)
+        else:
+            memory = map(_array, writes[1:])
+            staging = Staging(*[next(memory) if packed else None for packed in self.packs])
+            stream.copy(source, target, self.path, needs, submission, staging)
 
     def boxes(self, source: Buffer, target: Buffer) -> tuple[Any, Any]:
         """What it reads and what it writes."""

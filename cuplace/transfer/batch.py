@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from cuplace.transfer.execute import move_program, upload_program
+from cuplace.transfer.execute import move_program, staged_together, upload_program
 
 if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
     from cuplace.runtime.scheduler import Scheduler
-    from cuplace.transfer.execute import Copy, Host, MoveProgram, UploadProgram
+    from cuplace.transfer.execute import Copy, Host, MoveProgram, Staged, UploadProgram
     from cuplace.transfer.plan import TransferPlan
 
 
@@ -24,7 +24,9 @@ class Batch:
     other threads comes before or after the batch, not in between.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, max_bytes: int | None = None) -> None:
+        """``max_bytes`` bounds the new memory of each device: target shards, and staging memory that moves share."""
+        self._max_bytes = max_bytes
         self._moves: list[tuple[int, MoveProgram, Sequence[Buffer], TransferPlan]] = []
         self._uploads: list[tuple[int, UploadProgram, Host]] = []
         self._count = 0
@@ -50,8 +52,10 @@ class Batch:
             line: the user's line, for the submission records.
 
         Raises:
+            MaxBytesError: a ValueError, where the bound is too little. Nothing has been enqueued then.
             OutOfMemoryError: a device has no memory for its part. Nothing has been enqueued then.
         """
+        staged = self._staged()
         schedulers = {move.scheduler for _, move, _, _ in self._moves} | {cut.scheduler for _, cut, _ in self._uploads}
         results: list[list[Buffer]] = [[]] * self._count
         with ExitStack() as held:
@@ -61,15 +65,26 @@ class Batch:
                 results[number] = cut.targets(host.dtype)
             for number, program, buffers, plan in self._moves:
                 results[number] = program.targets(buffers, plan.dtype)
+            staging = None if staged is None else staged.allocate()
             for scheduler in schedulers:
-                self._enqueue(scheduler, results, line)
+                self._enqueue(scheduler, results, staging, line)
         return results
+
+    def _staged(self) -> Staged | None:
+        new = tuple(
+            (tuple(device for device in cut.devices if device is device.memory.device), cut.shard_bytes(host.dtype))
+            for _, cut, host in self._uploads
+        )
+        return staged_together(tuple([plan for _, _, _, plan in self._moves]), new, self._max_bytes)
 
     def _next(self) -> int:
         self._count += 1
         return self._count - 1
 
-    def _enqueue(self, scheduler: Scheduler, results: Sequence[Sequence[Buffer]], line: Line | None) -> None:
+    def _enqueue(
+        self, scheduler: Scheduler, results: Sequence[Sequence[Buffer]], staging: Sequence[tuple[Buffer, ...]] | None,
+        line: Line | None,
+    ) -> None:  # fmt: skip
         pairs = [
             pair
             for number, program, host in self._uploads
@@ -78,14 +93,20 @@ class Batch:
         ]
         launches: list[Copy] = []
         after: list[int | None] = []
+        memory: list[tuple[Buffer, ...]] = []
+        seen = 0
         for number, program, buffers, _ in self._moves:
+            count = len(program.launches)
             if program.scheduler is scheduler:
                 first = len(launches)
                 launches += program.copies(buffers, results[number])
-                fed = program.after or (None,) * len(program.launches)
+                fed = program.after or (None,) * count
                 after += [None if feeding is None else first + feeding for feeding in fed]
+                memory += () if staging is None else staging[seen : seen + count]
+            seen += count
         if pairs:
             scheduler.upload_batch(pairs, line)
         if launches:
             passes_on = any(feeding is not None for feeding in after)
-            scheduler.submit_moves(launches, line, after if passes_on else None)
+            packs = staging is not None
+            scheduler.submit_moves(launches, line, after if passes_on else None, memory if packs else None)

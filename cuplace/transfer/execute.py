@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -11,8 +13,10 @@ import numpy.typing as npt
 
 from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.memory import TRANSFER
+from cuplace.runtime.staging import Staging
 from cuplace.runtime.task import CopyTask
 from cuplace.transfer.plan import TransferPlan, plan_move
+from cuplace.transfer.rounds import End, Rounds
 
 if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
@@ -29,6 +33,7 @@ Copy: TypeAlias = "tuple[CopyTask, Stream, Buffer, Buffer]"
 """Task, stream, source and target."""
 
 CACHED_PROGRAMS = 2048
+BYTE = np.dtype(np.uint8)
 
 
 class MoveProgram(NamedTuple):
@@ -41,6 +46,7 @@ class MoveProgram(NamedTuple):
     aliases: tuple[tuple[int, int], ...]
     launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, shard that is read, target shard
     after: tuple[int | None, ...] | None  # for each launch the one whose target it reads; None where all read sources
+    staging: Staged | None  # None where nothing is packed
 
     def targets(self, buffers: Sequence[Buffer], dtype: np.dtype[Any]) -> list[Buffer]:
         """The target shards, in mesh order: new memory, and the source shards that serve as they are."""
@@ -64,6 +70,18 @@ class MoveProgram(NamedTuple):
         ]
 
 
+class Staged(NamedTuple):
+    """Staging memory of moves: the slots, by device and size, and for each move the numbers of its slots."""
+
+    slots: tuple[tuple[Device, int], ...]
+    of_launches: tuple[tuple[int, ...], ...]
+
+    def allocate(self) -> list[tuple[Buffer, ...]]:
+        """New memory; for each launch what it packs into."""
+        memory = [device.scheduler.allocate(device, (nbytes,), BYTE, TRANSFER) for device, nbytes in self.slots]
+        return [tuple([memory[slot] for slot in slots]) for slots in self.of_launches]
+
+
 class UploadProgram(NamedTuple):
     """How a host array is cut for the devices of a sharding."""
 
@@ -75,6 +93,10 @@ class UploadProgram(NamedTuple):
     def targets(self, dtype: np.dtype[Any]) -> list[Buffer]:
         """New memory for the shards, in mesh order."""
         return self.scheduler.allocate_batch(self.devices, self.shard_shape, dtype, TRANSFER)
+
+    def shard_bytes(self, dtype: np.dtype[Any]) -> int:
+        """Bytes of each shard."""
+        return math.prod(self.shard_shape) * dtype.itemsize
 
     def pairs(self, host: Host, targets: Sequence[Buffer]) -> list[tuple[Buffer, Host]]:
         """Each target shard with its part of `host`."""
@@ -93,7 +115,8 @@ def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> li
     program = move_program(plan)
     targets = program.targets(buffers, plan.dtype)
     if program.launches:
-        program.scheduler.submit_moves(program.copies(buffers, targets), line, program.after)
+        staging = None if program.staging is None else program.staging.allocate()
+        program.scheduler.submit_moves(program.copies(buffers, targets), line, program.after, staging)
     return targets
 
 
@@ -139,6 +162,7 @@ def forget_paths() -> None:
     """Find out anew how copies travel, the next time that a plan is made or executed."""
     plan_move.cache_clear()
     move_program.cache_clear()
+    staged_together.cache_clear()
 
 
 @lru_cache(maxsize=CACHED_PROGRAMS)
@@ -147,14 +171,15 @@ def move_program(plan: TransferPlan) -> MoveProgram:
     tos = plan.target.flat_devices
     kinds = _kind(plan.source), _kind(plan.target)
     aliased = {target for _, target in plan.aliases}
+    packs = packs_of(plan)
     launches = tuple(
         (
-            CopyTask(move.source_slices, move.target_slices, stream.path or move.path, move.nbytes),
+            CopyTask(move.source_slices, move.target_slices, stream.path or move.path, move.nbytes, packs.get(number)),
             stream,
             move.source,
             move.target,
         )
-        for move in plan.moves
+        for number, move in enumerate(plan.moves)
         for stream in (_stream(plan.device_of(move), tos[move.target], kinds),)
     )
     after = tuple(move.after for move in plan.moves)
@@ -162,8 +187,47 @@ def move_program(plan: TransferPlan) -> MoveProgram:
     return MoveProgram(
         tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, written,
         tuple(tos[shard].place(kinds[1]) for shard in written), plan.aliases, launches,
-        after if any(fed is not None for fed in after) else None,
+        after if any(fed is not None for fed in after) else None, staged(plan.staging, len(launches)),
     )  # fmt: skip
+
+
+def packs_of(plan: TransferPlan) -> dict[int, Staging]:
+    """For each move that is packed, at which ends."""
+    sent, received = plan.packed
+    return {row: Staging(bool(sent[row]), bool(received[row])) for row in plan.packed.rows}
+
+
+def staged(rounds: Rounds, count: int) -> Staged | None:
+    """The staging memory of so many moves; None where there is none."""
+    if not rounds.slots:
+        return None
+    return Staged(tuple(rounds.slots), tuple(rounds.of_moves.get(number, ()) for number in range(count)))
+
+
+@lru_cache(maxsize=CACHED_PROGRAMS)
+def staged_together(
+    plans: tuple[TransferPlan, ...], new: tuple[tuple[tuple[Any, ...], int], ...], max_bytes: int | None
+) -> Staged | None:
+    """The staging memory of plans that are executed one after the other, which share it.
+
+    Args:
+        plans: the plans.
+        new: other new memory: devices, and how many bytes each of them gets.
+        max_bytes: bounds all new memory of each device.
+
+    Raises:
+        MaxBytesError: a ValueError, where it is too little.
+    """
+    total: Counter[Any] = Counter()
+    for devices, nbytes in new:
+        total.update(dict.fromkeys(devices, nbytes))
+    ends: list[End] = []
+    count = 0
+    for plan in plans:
+        total.update(plan.new_bytes)
+        ends += [end._replace(move=end.move + count) for end in plan.packed_ends]
+        count += plan.num_moves
+    return staged(Rounds(ends, total, max_bytes), count)
 
 
 def _stream(source: Device, target: Device, kinds: tuple[str, str]) -> Stream:

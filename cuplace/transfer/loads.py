@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from cuplace.runtime.topology import Link, Port, Topology
+
+
+NOTHING_EARLIER: Mapping[int, Sequence[int]] = MappingProxyType({})
 
 
 class Copy(NamedTuple):
@@ -36,24 +40,28 @@ def busiest(copies: Iterable[Copy], topology: Topology) -> float:
     return max((load / topology.capacity(port) for port, load in bytes_through(copies, topology).items()), default=0.0)
 
 
-def estimate(copies: Sequence[Copy], topology: Topology) -> float:
+def estimate(
+    copies: Sequence[Copy], topology: Topology, earlier: Mapping[int, Sequence[int]] = NOTHING_EARLIER
+) -> float:
     """The seconds until all copies have ended, enqueued in this order.
 
-    Each begins when it has been enqueued, the copy that it comes after has ended, and both of its ends are free; the
-    ends of links are taken to serve one copy after the other.
+    Each begins when it has been enqueued, the copy that it comes after and those that ``earlier`` names for its number
+    have ended, and both of its ends are free; the ends of links are taken to serve one copy after the other.
     """
     submit = topology.machine.submit_us * 1e-6
     free: dict[Port | None, float] = defaultdict(float)
     ends: list[float] = []
     known: dict[tuple[int, int], tuple[Port, Port | None, float, float]] = {}
     host = last = 0.0
-    for source, target, nbytes, after in copies:
+    for number, (source, target, nbytes, after) in enumerate(copies):
         link = known.get((source, target))
         if link is None:
             link = known[source, target] = _one_at_a_time(topology.link(source, target))
         out, into, most, latency = link
         host += submit
         begin = max(host, free[out], free[into], ends[after] if after >= 0 else 0.0)
+        if number in earlier:
+            begin = max(begin, *[ends[other] for other in earlier[number]])
         end = free[out] = begin + nbytes / most
         if into is not None:
             free[into] = end

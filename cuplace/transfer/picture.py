@@ -12,7 +12,7 @@ LINES_SHOWN = 16
 MOST_DRAWN = 64
 """Devices up to which every pair has a cell of its own."""
 
-_CELL, _MARGIN = 44, 64
+_CELL, _MARGIN, _FOOT, _CAPTION = 44, 64, 24, 420
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
@@ -39,12 +39,19 @@ def _summary(plan: TransferPlan) -> list[str]:
         by_path[move.path] = by_path.get(move.path, 0) + move.nbytes
     paths = ", ".join(f"{size_text(nbytes)} {path}" for path, nbytes in by_path.items()) or "nothing is copied"
     time = "time not known" if plan.seconds is None else f"{time_text(plan.seconds)} on {plan.topology.machine.name}"
-    peak = max(plan.peak_bytes.values(), default=0)
-    lines = [f"  {paths}; rounds: {plan.rounds}; {time}; new memory a device: at most {size_text(peak)}"]
+    lines = [f"  {paths}; rounds: {plan.rounds}; {time}; {memory_text(plan)}"]
     if plan.num_moves:
         port, nbytes = max(plan.bytes_through.items(), key=lambda item: item[1] / plan.topology.capacity(item[0]))
         lines.append(f"  busiest: {port}, {size_text(nbytes)}")
     return lines
+
+
+def memory_text(plan: TransferPlan) -> str:
+    """What the moves take of the memory of the devices, and the bound on it."""
+    peak, staging = (max(found.values(), default=0) for found in (plan.peak_bytes, plan.staging.staging_bytes))
+    of_it = f" ({size_text(staging)} of it staging)" if staging else ""
+    bound = "" if plan.max_bytes is None else f", bound {size_text(plan.max_bytes)}"
+    return f"new memory a device: at most {size_text(peak)}{of_it}{bound}"
 
 
 def as_dict(plan: TransferPlan) -> dict[str, Any]:
@@ -60,6 +67,8 @@ def as_dict(plan: TransferPlan) -> dict[str, Any]:
         "rounds": plan.rounds,
         "seconds": plan.seconds,
         "peak_bytes": {str(device): nbytes for device, nbytes in plan.peak_bytes.items()},
+        "staging_bytes": {str(device): nbytes for device, nbytes in plan.staging.staging_bytes.items()},
+        "max_bytes": plan.max_bytes,
         "bytes_through": {str(port): nbytes for port, nbytes in plan.bytes_through.items()},
         "aliases": [list(alias) for alias in plan.aliases],
         "moves": [
@@ -89,11 +98,12 @@ def as_text(plan: TransferPlan) -> str:
 
 
 def as_svg(plan: TransferPlan) -> str:
-    """The table as squares: the darker, the more bytes; green where nothing has to be copied."""
+    """The table as squares: the darker, the more bytes; green where nothing has to be copied. Below, what memory it
+    takes."""
     froms, tos = _ends(plan)
     between, most = plan.bytes_between, max(plan.bytes_between.values(), default=1)
     aliased = {plan.target.flat_devices[target] for _, target in plan.aliases}
-    width, height = _MARGIN + _CELL * len(tos), _MARGIN + _CELL * len(froms)
+    width, height = max(_MARGIN + _CELL * len(tos), _CAPTION), _MARGIN + _CELL * len(froms) + _FOOT
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     font = 'font-family="sans-serif" font-size="10" text-anchor="middle"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>', f"<title>{_escaped(repr(plan))}</title>"]
@@ -112,6 +122,7 @@ def as_svg(plan: TransferPlan) -> str:
             )
             if text:
                 parts.append(_label(x + _CELL / 2, y + _CELL / 2 + 4, text, "#fff" if nbytes > most / 2 else "#000"))
+    parts.append(_label(width / 2, height - _FOOT / 3, f"rounds: {plan.rounds}; {memory_text(plan)}"))
     return "\n".join([*parts, "</svg>"])
 
 

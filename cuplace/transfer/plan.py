@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import repeat
 from types import MappingProxyType
@@ -17,8 +17,10 @@ from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.topology import HOST_END, topology_of
 from cuplace.transfer.choice import Places, direct_moves
 from cuplace.transfer.loads import Copy, bytes_through, estimate
+from cuplace.transfer.packed import Packed, find_packed
 from cuplace.transfer.path import HOST_PLATFORM, path_between
 from cuplace.transfer.relay import relayed
+from cuplace.transfer.rounds import End, Rounds
 from cuplace.transfer.table import NOTHING, Ints, Table, cut, strides_of
 
 if TYPE_CHECKING:
@@ -66,6 +68,7 @@ class TransferPlan:
         source, target: the two shardings.
         aliases: ``(source shard, target shard)`` of the target shards that need no copy.
         topology: the links that the copies travel.
+        max_bytes: the bound on `peak_bytes` that it was made for, or None.
     """
 
     shape: tuple[int, ...]
@@ -75,6 +78,7 @@ class TransferPlan:
     aliases: tuple[tuple[int, int], ...]
     topology: Topology
     _table: Table = field(repr=False)
+    max_bytes: int | None = None
 
     @property
     def num_moves(self) -> int:
@@ -116,10 +120,13 @@ class TransferPlan:
 
     @cached_property
     def rounds(self) -> int:
-        """How many copies follow one another on the longest chain: 1 where all copies read source shards."""
+        """How many copies follow one another on the longest chain: 1 where all copies read source shards, and there is
+        staging memory for all of them at a time."""
         depth: list[int] = []
-        for after in self._table.after.tolist():
-            depth.append(1 if after == NOTHING else depth[after] + 1)
+        earlier = self.staging.earlier
+        for number, after in enumerate(self._table.after.tolist()):
+            before = [] if after == NOTHING else [depth[after]]
+            depth.append(1 + max([*before, *[depth[other] for other in earlier.get(number, ())]], default=0))
         return max(depth, default=0)
 
     @cached_property
@@ -128,7 +135,7 @@ class TransferPlan:
         links is not known: on GPUs and CPUs at hand, and of copies from and to host memory."""
         if not self.topology.is_measured or not (_on_devices(self.source) and _on_devices(self.target)):
             return None
-        return estimate(self._copies(), self.topology)
+        return estimate(self._copies(), self.topology, self.staging.earlier)
 
     @cached_property
     def bytes_through(self) -> Mapping[Port, int]:
@@ -137,12 +144,51 @@ class TransferPlan:
         return MappingProxyType({port: int(n) for port, n in bytes_through(self._copies(), self.topology).items()})
 
     @cached_property
-    def peak_bytes(self) -> Mapping[Any, int]:
-        """Bytes of new memory that each target device needs: its shard, unless that is aliased."""
+    def new_bytes(self) -> Mapping[Any, int]:
+        """Bytes of device memory for the shard of each target device, unless it is aliased, or in host memory."""
         aliased = {target for _, target in self.aliases}
         shard = math.prod(self.target.layout(self.shape).shard_shape) * self.dtype.itemsize
+        shard *= _on_devices(self.target)
         devices = enumerate(self.target.flat_devices)
         return MappingProxyType({device: 0 if number in aliased else shard for number, device in devices})
+
+    @cached_property
+    def peak_bytes(self) -> Mapping[Any, int]:
+        """Bytes of device memory that each device needs while the moves run, beyond what is there already: its shard,
+        and the staging memory that boxes with short rows are packed into. ``max_bytes`` bounds it."""
+        staging = self.staging.staging_bytes
+        devices = dict.fromkeys((*self.target.flat_devices, *self.source.flat_devices))
+        return MappingProxyType({one: self.new_bytes.get(one, 0) + staging.get(one, 0) for one in devices})
+
+    @cached_property
+    def staging(self) -> Rounds:
+        """The memory that moves are packed into, and which moves wait for it.
+
+        Raises:
+            MaxBytesError: a ValueError; there is too little for it.
+        """
+        return Rounds(self.packed_ends, self.new_bytes, self.max_bytes)
+
+    @cached_property
+    def packed(self) -> Packed:
+        """Which moves are packed, and where."""
+        return find_packed(self._table, self.shape, self.dtype.itemsize, self.source, self.target)
+
+    @cached_property
+    def packed_ends(self) -> tuple[End, ...]:
+        """The ends of moves that are packed there."""
+        froms, tos = self.source.flat_devices, self.target.flat_devices
+        table, ends = self._table, list[End]()
+        rows = self.packed.rows
+        columns = table.sources, table.targets, table.sizes * self.dtype.itemsize, table.after, *self.packed
+        for row, source, target, nbytes, after, sent, received in zip(
+            rows, *[column[rows].tolist() for column in columns], strict=True
+        ):
+            if sent:
+                ends.append(End(row, (froms if after == NOTHING else tos)[source], nbytes))
+            if received:
+                ends.append(End(row, tos[target], nbytes))
+        return tuple(ends)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it in plain numbers and texts, as JSON takes them."""
@@ -218,18 +264,22 @@ class TransferPlan:
 @lru_cache(maxsize=CACHED_PLANS)
 def plan_move(
     shape: tuple[int, ...], dtype: np.dtype[Any], source: Sharding, target: Sharding, may_alias: bool = True,
-    topology: Topology | None = None,
+    topology: Topology | None = None, max_bytes: int | None = None,
 ) -> TransferPlan:  # fmt: skip
     """The plan that turns an array of `shape` and `dtype` sharded as `source` into one sharded as `target`.
 
     Among several holders of a box the copy comes from the same device, else from the same GPU, else from the same
     node, else from the one whose links have least to carry. Replicated targets pass on what they have received where
     that is quicker. The time is linear in the number of moves. With ``may_alias=False`` nothing is aliased: shards
-    that are already in place are copied too. Without a topology it is that of the devices.
+    that are already in place are copied too. Without a topology it is that of the devices. ``max_bytes`` bounds
+    `TransferPlan.peak_bytes`.
 
     Raises:
         ValueError: a sharding does not fit the shape (the text is the sharding's own).
+        MaxBytesError: a ValueError, where ``max_bytes`` is too little.
     """
+    if max_bytes is not None:
+        return bounded(plan_move(shape, dtype, source, target, may_alias, topology), max_bytes)
     old, new = source.layout(shape), target.layout(shape)
     aliases = _find_aliases(source, target, old, new) if may_alias else ()
     wanted = np.setdiff1d(
@@ -243,6 +293,18 @@ def plan_move(
     if len(new.holders) < len(new.boxes) and _on_devices(source) and _on_devices(target):
         table = relayed(table, held, places, dtype.itemsize) or table
     return TransferPlan(shape, dtype, source, target, aliases, places.topology, table)
+
+
+def bounded(plan: TransferPlan, max_bytes: int) -> TransferPlan:
+    """The same moves, in rounds that keep `peak_bytes` under a bound.
+
+    Raises:
+        MaxBytesError: a ValueError, where that cannot be.
+    """
+    staging = Rounds(plan.packed_ends, plan.new_bytes, max_bytes)
+    made = replace(plan, max_bytes=max_bytes)
+    vars(made)["staging"] = staging  # as the cached property, which would find the same
+    return made
 
 
 def _on_devices(sharding: Sharding) -> bool:

@@ -61,8 +61,42 @@ def test_new_memory_is_what_the_plan_tells(platform: Platform) -> None:
     before = {device: device.memory_stats()["bytes_in_use"] for device in mesh.flat_devices}
     y = cuplace.block_until_ready(cuplace.device_put(x, target))
     taken = {device: device.memory_stats()["bytes_in_use"] - before[device] for device in mesh.flat_devices}
-    assert taken == dict(cuplace.plan(x, target).peak_bytes) == dict.fromkeys(mesh.flat_devices, 64 * 8 * 4)
+    plan = cuplace.plan(x, target)
+    assert taken == dict(plan.new_bytes) == dict.fromkeys(mesh.flat_devices, 64 * 8 * 4)
+    staging = plan.staging.staging_bytes
+    assert plan.peak_bytes == {device: taken[device] + staging.get(device, 0) for device in mesh.flat_devices}
     del y
+
+
+def test_a_bound_cuts_a_plan_into_rounds_and_is_shown() -> None:
+    large = cuplace.ShapeDtypeStruct((1 << 20, 16), np.float32)
+    free, bound = (cuplace.plan(large, on(None, "y"), source=on("y"), machine="hgx-h200", max_bytes=n) for n in
+                   (None, 17 << 20))
+    assert max(bound.peak_bytes.values()) <= 17 << 20 < max(free.peak_bytes.values())
+    assert bound.rounds > free.rounds
+    assert bound.moves == free.moves
+    assert bound.seconds >= free.seconds
+    assert bound is cuplace.plan(large, on(None, "y"), source=on("y"), machine="hgx-h200", max_bytes=17 << 20)
+    assert "staging), bound 17 MiB" in str(bound)
+    assert "bound 17 MiB" in bound.svg()
+    told = bound.to_dict()
+    assert (told["max_bytes"], told["rounds"]) == (17 << 20, bound.rounds)
+    assert told["staging_bytes"]["model:0"] == bound.peak_bytes[bound.source.flat_devices[0]] - (16 << 20)
+
+
+def test_the_least_bound_that_would_do_is_told() -> None:
+    large = cuplace.ShapeDtypeStruct((1 << 20, 16), np.float32)
+
+    def bounded(max_bytes: object) -> object:
+        return cuplace.plan(large, on(None, "y"), source=on("y"), machine="hgx-h200", max_bytes=max_bytes)  # type: ignore[arg-type]
+
+    with pytest.raises(errors.MaxBytesError, match="max_bytes=17825792 would do: model:0 needs 16,777,216") as raised:
+        bounded(16 << 20)
+    assert bounded(raised.value.least)
+    for wrong in (-1, 1.5, True, "1GiB"):
+        with pytest.raises(errors.MaxBytesError, match="a number of bytes"):
+            bounded(wrong)
+    assert bounded(np.int64(17825792)) is bounded(17825792)
 
 
 def test_a_shard_that_is_in_place_needs_no_memory() -> None:

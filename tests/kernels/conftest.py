@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuplace.runtime.backends.cuda.strided import BOX
+from cuplace.runtime.strided import BOX
 
 HERE = Path(__file__).resolve().parent
 FLAGS = ["-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-fsanitize=address,undefined"]

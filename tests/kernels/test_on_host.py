@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cuplace.runtime.backends.cuda.probe import pattern, pattern_sum
-from cuplace.runtime.backends.cuda.strided import UNITS, fits_32_bits, strided_copy
+from cuplace.runtime.strided import UNITS, fits_32_bits, strided_copy
 
 Run = Callable[..., bytes]
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from cuplace.runtime.staging import NO_STAGING, Staging
+
 if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.submission import Submission
@@ -70,8 +72,12 @@ class Stream(Protocol):
         """Enqueue ``work``. ``needs`` are the write events of what it reads: where one of them failed, this
         work fails with the same error instead of running. ``seconds`` is an estimate of its run time."""
 
-    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
-        """Enqueue a copy between two equally shaped strided views, of one device or of two."""
+    def copy(
+        self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission,
+        staging: Staging = NO_STAGING,
+    ) -> None:  # fmt: skip
+        """Enqueue a copy between two equally shaped strided views, of one device or of two. ``staging`` is memory that
+        it may pack into at either end; it is the copy's until its event."""
 
     def upload(self, source: np.ndarray, target: Any, submission: Submission) -> None:
         """Enqueue a copy from host memory; ``source`` has been read entirely when this returns."""

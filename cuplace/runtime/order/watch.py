@@ -15,6 +15,7 @@ import numpy as np
 from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.order.detector import Detector
+from cuplace.runtime.staging import NO_STAGING, Staging
 
 if TYPE_CHECKING:
     from cuplace.runtime.device import Device
@@ -80,9 +81,13 @@ def watched_stream(plain: Any, watch: Watch) -> type:
             detector.works(self, submission, reads, writes)
             super().run(work, reads, writes, scalars, needs, seconds, submission)
 
-        def copy(self, source: Any, target: Any, path: str, needs: Any, submission: Submission) -> None:
-            detector.works(self, submission, (source,), (target,))
-            super().copy(source, target, path, needs, submission)
+        def copy(
+            self, source: Any, target: Any, path: str, needs: Any, submission: Submission,
+            staging: Staging = NO_STAGING,
+        ) -> None:  # fmt: skip
+            packed = [memory for memory in staging if memory is not None]
+            detector.works(self, submission, (source,), (target, *packed))
+            super().copy(source, target, path, needs, submission, staging)
 
         def upload(self, source: Any, target: Any, submission: Submission) -> None:
             detector.reads_on_host(source, "reading the source of an upload", submission.line)
@@ -195,7 +200,7 @@ def check_order() -> Iterator[None]:
     option ``check_order`` does the same for a whole program.
 
     On ``cuda`` it follows what cuplace enqueues, work and moves with the arrays they are given, and all that it waits
-    for. It does not see pinned memory and packed copies on the way of a move, temporary memory of CuPy, and what
+    for. It does not see pinned memory on the way of a move, temporary memory of CuPy, and what
     programs enqueue on streams of their own.
 
     Raises:

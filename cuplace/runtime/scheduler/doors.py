@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import repeat
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -108,12 +109,13 @@ class Scheduler(Lending):
 
     def submit_moves(
         self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], line: Line | None = None,
-        after: Sequence[int | None] | None = None,
+        after: Sequence[int | None] | None = None, staging: Sequence[tuple[Buffer, ...]] | None = None,
     ) -> None:  # fmt: skip
         """Enqueue the moves of one plan: task, stream, source and target of each.
 
         The plan promises that they write disjoint boxes: each waits for what was there before the plan, and none for
         another, unless ``after`` gives the number of an earlier one that writes all that it reads: it waits for that.
+        ``staging`` gives the memory that each packs into: of those that share it, each waits for the one before.
         """
         if line is None:
             line = caller()
@@ -124,7 +126,7 @@ class Scheduler(Lending):
             passed_on: dict[Buffer, dict[Stream, Event]] = {}
             enqueue, now = self._enqueue, now_ns()
             try:
-                if after is None:
+                if after is None and staging is None:
                     for task, stream, source, target in launches:
                         event = enqueue(task, stream, (source,), (target,), (), line, now)
                         events = written.setdefault(target, [])
@@ -132,14 +134,14 @@ class Scheduler(Lending):
                             note_read(source, stream, event)
                             events.append(event)
                 else:
-                    self._enqueue_relays(launches, after, line, written, passed_on)
+                    self._enqueue_relays(launches, after, staging, line, written, passed_on)
                 for target, events in written.items():
                     uses = target.uses
                     uses.writes = tuple(events)
                     uses.reads = passed_on.get(target)
             except BaseException:
-                for _, stream, source, target in launches:
-                    note_latest(stream, (source,), (target,))
+                for (_, stream, source, target), memory in zip(launches, staging or repeat(()), strict=False):
+                    note_latest(stream, (source,), (target, *memory))
                 raise
             if self._run_ahead:
                 self._bound_run_ahead()
@@ -147,17 +149,23 @@ class Scheduler(Lending):
             self.host_wait([target for _, _, _, target in launches])
 
     def _enqueue_relays(
-        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], after: Sequence[int | None], line: Line | None,
-        written: dict[Buffer, list[Event]], passed_on: dict[Buffer, dict[Stream, Event]],
+        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], after: Sequence[int | None] | None,
+        staging: Sequence[tuple[Buffer, ...]] | None, line: Line | None, written: dict[Buffer, list[Event]],
+        passed_on: dict[Buffer, dict[Stream, Event]],
     ) -> None:  # fmt: skip
-        """Enqueue moves of which some pass on what others have written. Fills in for each target the events that
-        write it, and those that read it for others."""
-        now = now_ns()
+        """Enqueue moves of which some pass on what others have written, or pack into memory that others packed into
+        before. Fills in for each target the events that write it, and those that read it for others."""
+        now, none = now_ns(), [None] * len(launches)
         ends: list[Event | None] = []
-        for (task, stream, source, target), feeding in zip(launches, after, strict=True):
+        for (task, stream, source, target), feeding, memory in zip(
+            launches, after or none, staging or repeat(()), strict=False
+        ):
             fed = None if feeding is None else ends[feeding]
-            event = self._enqueue(task, stream, (source,), (target,), (), line, now, fed)
+            event = self._enqueue(task, stream, (source,), (target, *memory), (), line, now, fed)
             ends.append(event)
+            for buffer in memory:
+                buffer.uses.writes = () if event is None else (event,)
+                buffer.uses.reads = None
             events = written.setdefault(target, [])
             if event is None:
                 continue

@@ -67,7 +67,7 @@ def test_memory_on_the_way_is_not_shared_and_comes_back(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(ring_module, "FIRST_SLAB_BYTES", slab)
     monkeypatch.setattr(ring_module, "SLAB_BYTES", slab)
-    monkeypatch.setattr("cuplace.runtime.backends.cuda.copies.CHUNK_BYTES", 4 << 10)
+    monkeypatch.setattr("cuplace.runtime.staging.CHUNK_BYTES", 4 << 10)
     platform = fakegpus.open_fake(case)
     backend: Any = platform.backend
     with activated(platform):

@@ -24,7 +24,7 @@ from tests.runtime.streams import finish, move, put, read
 pytestmark = pytest.mark.order(once=True)
 
 FULL = slice(None)
-CHUNK_BYTES = "cuplace.runtime.backends.cuda.copies.CHUNK_BYTES"
+CHUNK_BYTES = "cuplace.runtime.staging.CHUNK_BYTES"
 ALL_PATHS = [Case("eager"), Case("eager", gpus=1), Case("eager", peers=False)]
 ORDERS = [
     Case(mode, seed, gpus, peers)

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
 from cuplace.runtime.backends.cuda.ring import ALIGNMENT, PinnedBlock, PinnedRing
+from cuplace.runtime.pieces import copy_host, pieces
 
 pytestmark = pytest.mark.order(once=True)
 

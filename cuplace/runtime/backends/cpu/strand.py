@@ -24,6 +24,7 @@ from cuplace.runtime.backends.condition import Condition
 from cuplace.runtime.backends.cpu.blas import SingleThreadedBlas
 from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
 from cuplace.runtime.device import Device
+from cuplace.runtime.staging import NO_STAGING, Staging
 from cuplace.runtime.submission import Submission
 
 INLINE_SECONDS = 40e-6
@@ -118,7 +119,10 @@ class Strand:
             self.last = self._failed(error, submission)
         submission.end = _now()
 
-    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
+    def copy(
+        self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission,
+        staging: Staging = NO_STAGING,
+    ) -> None:  # fmt: skip
         small = target.nbytes <= INLINE_SECONDS * COPY_BYTES_PER_SECOND
         if self.items or self._pending or needs or not small:
             self._queue(lambda: np.copyto(target, source), needs, submission)

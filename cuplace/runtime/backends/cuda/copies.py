@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from cupy.cuda import runtime
 
 from cuplace.runtime.backends.cuda import kernels
 from cuplace.runtime.backends.cuda.lane import CudaEvent
-from cuplace.runtime.backends.cuda.pieces import pieces
 from cuplace.runtime.backends.cuda.ring import MOST_PIECES, RingFullError
-from cuplace.runtime.backends.cuda.strided import StridedCopy, contiguous_strides, strided_copy
 from cuplace.runtime.memory import TRANSFER
+from cuplace.runtime.pieces import pieces
+from cuplace.runtime.staging import NO_STAGING, Staging, chunking, most_staging
+from cuplace.runtime.strided import StridedCopy, contiguous_strides, strided_copy
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu
@@ -20,15 +21,6 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.ring import PinnedRing
     from cuplace.runtime.backends.cuda.stream import CudaStream
     from cuplace.runtime.device import Device
-
-ROW_BYTES = 1024
-"""Rows of at least so many bytes are left to the copy engines, shorter ones are packed by a kernel: an engine
-handles each row as a transfer of its own."""
-
-CHUNK_BYTES = 32 << 20
-"""What is packed is cut into chunks of so many bytes, which bounds the memory for it and lets the steps overlap."""
-
-_CHUNKS = 2  # chunks in flight: one is packed while another one travels
 
 _TO_HOST = 2  # cudaMemcpyDeviceToHost
 _TO_DEVICE = 1  # cudaMemcpyHostToDevice
@@ -41,8 +33,10 @@ class Mover:
 
     path: str | None = ""
 
-    def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
+    def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
         """Enqueue the copy of one CuPy array to another of equal shape and dtype.
+
+        What has to be packed passes through the memory that ``staging`` gives, else through new memory.
 
         Raises:
             RingFullError: nothing was enqueued, since pinned memory has to be waited for.
@@ -55,7 +49,7 @@ class LocalMover(Mover):
 
     path: str | None = "local"
 
-    def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
+    def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
         strided = strided_copy(target.shape, target.itemsize, source.strides, target.strides)
         if strided is not None:
             copy_on(stream.lane, strided, source.data.ptr, target.data.ptr)
@@ -73,46 +67,47 @@ class PeerMover(Mover):
         self._ordinals = gpus[0].ordinal, gpus[1].ordinal
         self._arrival = arrival
 
-    def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
+    def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
         strided = strided_copy(target.shape, target.itemsize, source.strides, target.strides)
         if strided is None:
             return
         if strided.is_flat:
             self._send(stream.lane, source.data.ptr, target.data.ptr, strided.run)
-        elif strided.is_pitched and strided.run >= ROW_BYTES:
+        elif strided.suits_engines:
             (rows,) = strided.dims
             runtime.memcpy2DAsync(
                 target.data.ptr, rows.target, source.data.ptr, rows.source, strided.run, rows.size, _ANY,
                 stream.lane.ptr,
             )  # fmt: skip
         else:
-            self._copy_packed(stream, source, target)
+            self._copy_packed(stream, source, target, staging)
 
     def _send(self, lane: Lane, source: int, target: int, nbytes: int) -> None:
         runtime.memcpyPeerAsync(target, self._ordinals[1], source, self._ordinals[0], nbytes, lane.ptr)
 
-    def _copy_packed(self, stream: CudaStream, source: Any, target: Any) -> None:
+    def _copy_packed(self, stream: CudaStream, source: Any, target: Any, staging: Staging) -> None:
         """Pack, copy and unpack, chunk by chunk; a side that is contiguous needs no step of its own."""
-        packs, unpacks = not is_contiguous(source), not is_contiguous(target)
+        sides: list[_Memory | None] = [
+            None if is_contiguous(array) else _staged(memory, device, stream, array.nbytes)
+            for array, memory, device in zip((source, target), staging, (self._source, self._target), strict=True)
+        ]
+        sent, received = sides
+        size, count = chunking(target.nbytes, *[side.nbytes for side in sides if side is not None])
         arrival = self._arrival
-        cut = list(pieces(target.shape, target.itemsize, CHUNK_BYTES))
-        chunk_bytes = min(CHUNK_BYTES, target.nbytes)
-        count = min(len(cut), _CHUNKS)
-        sent = [stage(self._source, stream, stream.lane, chunk_bytes) for _ in range(count * packs)]
-        received = [stage(self._target, stream, stream.lane, chunk_bytes) for _ in range(count * unpacks)]
+        cut = list(pieces(target.shape, target.itemsize, size))
         unpacked: list[CudaEvent] = []
         for i, part in enumerate(cut):
             here, there = source[part], target[part]
             from_address, to_address = here.data.ptr, there.data.ptr
-            if packs:
-                from_address = sent[i % count]
+            if sent is not None:
+                from_address = sent.address + i % count * size
                 pack(stream.lane, here, from_address)
-            if unpacks:
-                to_address = received[i % count]
+            if received is not None:
+                to_address = received.address + i % count * size
                 if i >= count:
                     stream.lane.wait(unpacked[i - count])
             self._send(stream.lane, from_address, to_address, there.nbytes)
-            if unpacks:
+            if received is not None:
                 arrival.lane.wait(stream.lane.record(stream, 0))
                 stream.ends_on(arrival)
                 unpack(arrival.lane, to_address, there)
@@ -132,19 +127,19 @@ class StagedMover(Mover):
         self._arrival = arrival
         self._ring = ring
 
-    def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
+    def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
         ring, arrival = self._ring, self._arrival
         if not target.nbytes:
             return
-        piece = ring.piece_for(target.nbytes)
+        piece = piece_for(ring, target.nbytes, staging)
         cut = list(pieces(target.shape, target.itemsize, piece))
         count = min(len(cut), MOST_PIECES)
         block = ring.take_in_order(piece * count, stream.lane.wait)
         if block is None:
             raise RingFullError(ring)
         stream.until_recorded(lambda event: ring.release(block, (event,)))
-        there = Packing(self._source, stream, stream.lane, piece)
-        here = Packing(self._target, stream, arrival.lane, piece)
+        there = Packing(self._source, stream, stream.lane, piece, staging.sent)
+        here = Packing(self._target, stream, arrival.lane, piece, staging.received)
         arrived: list[CudaEvent] = []
         for i, part in enumerate(cut):
             address = block.address + i % count * piece
@@ -166,20 +161,21 @@ class SlowMover(Mover):
         self._mover = mover
         self._seconds_per_byte = seconds_per_byte
 
-    def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
+    def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
         kernels.spin(stream.lane, round(target.nbytes * self._seconds_per_byte * 1e9))
-        self._mover.copy(stream, source, target)
+        self._mover.copy(stream, source, target, staging)
 
 
 class Packing:
     """Copies between one device and pinned memory. What the copy engines do badly goes through packed memory of the
     device, the same for all pieces, since they follow one another on one lane."""
 
-    def __init__(self, device: Device, stream: CudaStream, lane: Lane, nbytes: int) -> None:
+    def __init__(self, device: Device, stream: CudaStream, lane: Lane, nbytes: int, memory: Any = None) -> None:
+        """``memory`` is an array of at least so many bytes; without it they are allocated when they are needed."""
         self._lane = lane
         self._owner = device, stream
         self._nbytes = nbytes
-        self._memory: int | None = None
+        self._memory: int | None = None if memory is None else memory.data.ptr
 
     def fetch(self, source: Any, address: int) -> None:
         if not copy_by_engine(self._lane, source, address, to_host=True):
@@ -195,6 +191,29 @@ class Packing:
         if self._memory is None:
             self._memory = stage(*self._owner, self._lane, self._nbytes)
         return self._memory
+
+
+class _Memory(NamedTuple):
+    address: int
+    nbytes: int
+
+
+def _staged(memory: Any, device: Device, stream: CudaStream, nbytes: int) -> _Memory:
+    """The staging memory that was given, or new memory for a copy of so many bytes."""
+    if memory is not None:
+        return _Memory(memory.data.ptr, memory.nbytes)
+    size = most_staging(nbytes)
+    return _Memory(stage(device, stream, stream.lane, size), size)
+
+
+def piece_for(ring: PinnedRing, nbytes: int, staging: Staging) -> int:
+    """What a copy by the pinned ring is cut into: pieces that also fit the staging memory that was given.
+
+    Raises:
+        MemoryError: there is no pinned memory at all.
+    """
+    rooms: list[int] = [memory.nbytes for memory in staging if memory is not None]
+    return min(ring.piece_for(nbytes), *rooms, nbytes)
 
 
 def stage(device: Device, stream: CudaStream, lane: Lane, nbytes: int) -> int:
@@ -244,7 +263,7 @@ def copy_by_engine(lane: Lane, array: Any, address: int, *, to_host: bool) -> bo
     if strided.is_flat:
         runtime.memcpyAsync(*ends, strided.run, kind, lane.ptr)
         return True
-    if strided.is_pitched and strided.run >= ROW_BYTES:
+    if strided.suits_engines:
         (rows,) = strided.dims
         runtime.memcpy2DAsync(
             ends[0], rows.target, ends[1], rows.source, strided.run, rows.size, kind, lane.ptr

@@ -14,10 +14,10 @@ from cupy.cuda import runtime
 from cuplace.runtime.backends.cuda import hooks
 from cuplace.runtime.backends.cuda.copies import copy_on, is_contiguous, stage
 from cuplace.runtime.backends.cuda.lane import synchronize
-from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
 from cuplace.runtime.backends.cuda.ring import ALIGNMENT
-from cuplace.runtime.backends.cuda.strided import contiguous_strides, strided_copy
 from cuplace.runtime.backends.interrupts import Uninterrupted
+from cuplace.runtime.pieces import copy_host, pieces
+from cuplace.runtime.strided import contiguous_strides, strided_copy
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.lane import CudaEvent

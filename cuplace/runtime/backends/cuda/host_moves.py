@@ -14,11 +14,12 @@ import numpy.typing as npt
 from cupy.cuda import runtime
 
 from cuplace.runtime.backends.cuda import kernels
-from cuplace.runtime.backends.cuda.copies import ROW_BYTES, LocalMover, Packing
-from cuplace.runtime.backends.cuda.pieces import copy_host, pieces
+from cuplace.runtime.backends.cuda.copies import LocalMover, Packing, piece_for
 from cuplace.runtime.backends.cuda.pinned import address_of
 from cuplace.runtime.backends.cuda.ring import MOST_PIECES, RingFullError
-from cuplace.runtime.backends.cuda.strided import strided_copy
+from cuplace.runtime.pieces import copy_host, pieces
+from cuplace.runtime.staging import NO_STAGING, Staging
+from cuplace.runtime.strided import strided_copy
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.lane import CudaEvent
@@ -42,21 +43,21 @@ class HostMover(LocalMover):
         self._ring = ring
         self._pins = pins
 
-    def copy(self, stream: CudaStream, source: Any, target: Any) -> None:
+    def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
         host = next((array for array in (source, target) if isinstance(array, np.ndarray)), None)
         if host is None:
             super().copy(stream, source, target)
         elif self._pins.owns(address_of(host)):
             _copy_pinned(stream, source, target)
         elif host is source:
-            self._lift(stream, source, target)
+            self._lift(stream, source, target, staging)
         else:
-            self._drop(stream, source, target)
+            self._drop(stream, source, target, staging)
 
-    def _drop(self, stream: CudaStream, source: Any, target: Host) -> None:
+    def _drop(self, stream: CudaStream, source: Any, target: Host, staging: Staging) -> None:
         """From the GPU: into the ring, and from there by the host."""
-        piece, cut, block = self._cut(stream, target)
-        strand, packing = _strand(stream), Packing(stream.device, stream, stream.lane, piece)
+        piece, cut, block = self._cut(stream, target, staging)
+        strand, packing = _strand(stream), Packing(stream.device, stream, stream.lane, piece, staging.sent)
         read: list[CudaEvent] = []
         for i, part in enumerate(cut):
             if i >= MOST_PIECES:
@@ -68,10 +69,10 @@ class HostMover(LocalMover):
             stream.ends_on(strand)
             read.append(strand.lane.record(strand, 0))
 
-    def _lift(self, stream: CudaStream, source: Host, target: Any) -> None:
+    def _lift(self, stream: CudaStream, source: Host, target: Any, staging: Staging) -> None:
         """To the GPU: into the ring by the host, when all that this copy waits for is complete, and from there."""
-        piece, cut, block = self._cut(stream, target)
-        strand, packing = _strand(stream), Packing(stream.device, stream, stream.lane, piece)
+        piece, cut, block = self._cut(stream, target, staging)
+        strand, packing = _strand(stream), Packing(stream.device, stream, stream.lane, piece, staging.received)
         strand.lane.wait(stream.lane.record(stream, 0))
         sent: list[CudaEvent] = []
         for i, part in enumerate(cut):
@@ -83,9 +84,9 @@ class HostMover(LocalMover):
             packing.deliver(address_of(view), target[part])
             sent.append(stream.lane.record(stream, 0))
 
-    def _cut(self, stream: CudaStream, whole: Any) -> tuple[int, list[Any], PinnedBlock]:
+    def _cut(self, stream: CudaStream, whole: Any, staging: Staging) -> tuple[int, list[Any], PinnedBlock]:
         """The size of pieces, the pieces, and memory of the ring for as many as are under way at a time."""
-        piece = self._ring.piece_for(whole.nbytes)
+        piece = piece_for(self._ring, whole.nbytes, staging)
         cut = list(pieces(whole.shape, whole.itemsize, piece))
         block = self._ring.take_in_order(piece * min(len(cut), MOST_PIECES), stream.lane.wait)
         if block is None:
@@ -116,7 +117,7 @@ def _copy_pinned(stream: CudaStream, source: Any, target: Any) -> None:
     here, there = _address(source), _address(target)
     if strided.is_flat:
         runtime.memcpyAsync(there, here, strided.run, kind, lane.ptr)
-    elif strided.is_pitched and strided.run >= ROW_BYTES:
+    elif strided.suits_engines:
         (rows,) = strided.dims
         runtime.memcpy2DAsync(there, rows.target, here, rows.source, strided.run, rows.size, kind, lane.ptr)
     else:

@@ -12,7 +12,7 @@ import cupy
 import numpy as np
 
 from cuplace.runtime.backends.cuda import hooks
-from cuplace.runtime.backends.cuda.strided import UNITS, StridedCopy, fits_32_bits
+from cuplace.runtime.strided import UNITS, StridedCopy, fits_32_bits
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu

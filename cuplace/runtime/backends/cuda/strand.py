@@ -21,10 +21,11 @@ from cuplace import errors
 from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.cuda import hooks
 from cuplace.runtime.backends.cuda.lane import CudaEvent, HostHome, Outcome, query
-from cuplace.runtime.backends.cuda.pieces import copy_host
 from cuplace.runtime.backends.cuda.pinned import address_of
 from cuplace.runtime.backends.cuda.stream import CudaStream
 from cuplace.runtime.backends.interrupts import Uninterrupted
+from cuplace.runtime.pieces import copy_host
+from cuplace.runtime.staging import NO_STAGING, Staging
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu
@@ -143,7 +144,10 @@ class HostStream(CudaStream):
         if self._begins(needs, submission):
             self._do(lambda: work(reads, writes, scalars), (reads, writes), seconds, submission)
 
-    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
+    def copy(
+        self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission,
+        staging: Staging = NO_STAGING,
+    ) -> None:  # fmt: skip
         if self._begins(needs, submission) and target.nbytes:
             seconds = target.nbytes / COPY_BYTES_PER_SECOND
             self._do(lambda: copy_host(target, source), ((source,), (target,)), seconds, submission)

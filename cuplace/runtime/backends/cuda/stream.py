@@ -17,6 +17,7 @@ from cuplace.runtime.backends.cuda.lane import CudaEvent, HostHome, Lane, Outcom
 from cuplace.runtime.backends.cuda.ring import RingFullError
 from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
 from cuplace.runtime.shortage import out_of_memory, reclaim
+from cuplace.runtime.staging import NO_STAGING, Staging
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu
@@ -97,12 +98,15 @@ class CudaStream:
                     raise
                 self._fails(error, submission)
 
-    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
+    def copy(
+        self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission,
+        staging: Staging = NO_STAGING,
+    ) -> None:  # fmt: skip
         if self._begins(needs, submission) and target.nbytes:
-            full, waited = self._move(source, target, submission), False
+            full, waited = self._move(source, target, submission, staging), False
             while full is not None:
                 full.wait_for_room(waited)
-                full, waited = self._move(source, target, submission), True
+                full, waited = self._move(source, target, submission, staging), True
 
     def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
         if self._begins((), submission) and target.nbytes:
@@ -183,11 +187,11 @@ class CudaStream:
             for release in held:
                 release(event)
 
-    def _move(self, source: Any, target: Any, submission: Submission) -> PinnedRing | None:
+    def _move(self, source: Any, target: Any, submission: Submission, staging: Staging) -> PinnedRing | None:
         """Enqueue a copy; the ring that has no room for it, if there is one."""
         with Uninterrupted():  # it only enqueues; else memory could be lost between two calls
             try:
-                self._mover.copy(self, source, target)
+                self._mover.copy(self, source, target, staging)
             except RingFullError as full:
                 return full.ring
             except Exception as error:

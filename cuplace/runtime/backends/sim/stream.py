@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cuplace.runtime.backends.base import Event, Work
-from cuplace.runtime.backends.sim.links import NO_DEMAND, Demand, Links
+from cuplace.runtime.backends.sim.links import NO_DEMAND, Carrier, Demand, Links
 from cuplace.runtime.device import Device
+from cuplace.runtime.pieces import pieces
+from cuplace.runtime.staging import NO_STAGING, Staging, chunking
 from cuplace.runtime.submission import Submission
 
 if TYPE_CHECKING:
@@ -100,13 +103,18 @@ class SimStream:
         demand = links.host(cost.bytes) if self.role == "host" else links.compute(self.device.gpu, cost)
         self._queue(lambda: work(views, writes, scalars), needs, submission, demand)
 
-    def copy(self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission) -> None:
+    def copy(
+        self, source: Any, target: Any, path: str, needs: Sequence[Event], submission: Submission,
+        staging: Staging = NO_STAGING,
+    ) -> None:  # fmt: skip
         one, other = self._pair
         if self.role != "move":  # between a device and its host memory, or inside of the host
             self._queue(lambda: np.copyto(target, source), needs, submission, self._over_host_link(target.nbytes))
             return
         demand = self._links.copy(one, other, target.nbytes)
         carry = self._links.carrier(one, other)
+        if staging is not NO_STAGING:
+            carry = partial(_carry_packed, staging, carry)
         self._queue(lambda: carry(target, source), needs, submission, demand)
 
     def _over_host_link(self, nbytes: int) -> Demand:
@@ -143,6 +151,25 @@ class SimStream:
         item = Item(self, submission, call, needs, self._waits)
         self._waits = []
         return item
+
+
+def _carry_packed(staging: Staging, carry: Carrier, target: Any, source: Any) -> None:
+    """Pack, copy and unpack, chunk by chunk, in the staging memory that there is, as GPUs do."""
+    sent, received = staging
+    size, count = chunking(target.nbytes, *[memory.nbytes for memory in staging if memory is not None])
+    for i, part in enumerate(pieces(target.shape, target.itemsize, size)):
+        here, there = source[part], target[part]
+        start = i % count * size
+        if sent is not None:
+            packed = np.ndarray(here.shape, here.dtype, sent, start)
+            np.copyto(packed, here)
+            here = packed
+        if received is None:
+            carry(there, here)
+        else:
+            arrived = np.ndarray(there.shape, there.dtype, received, start)
+            carry(arrived, here)
+            np.copyto(there, arrived)
 
 
 def _copy_all(sources: Sequence[Any], targets: Sequence[Any]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cuplace.runtime.backends.cuda.strided import (
+from cuplace.runtime.strided import (
     MAX_DIMS,
     Dim,
     StridedCopy,

@@ -14,6 +14,10 @@ MAX_DIMS = 16
 
 UNITS = (16, 8, 4, 2, 1)
 
+ROW_BYTES = 1024
+"""Rows of at least so many bytes are left to the copy engines, shorter ones are packed by a kernel: an engine
+handles each row as a transfer of its own."""
+
 _SMALL = 1 << 31
 _LONGEST_PITCH = (1 << 31) - 1
 
@@ -60,6 +64,11 @@ class StridedCopy(NamedTuple):
             return False
         _, source, target = self.dims[0]
         return self.run <= source <= _LONGEST_PITCH and self.run <= target <= _LONGEST_PITCH
+
+    @property
+    def suits_engines(self) -> bool:
+        """Whether a copy engine does it well: both sides are contiguous, or rows that are long enough."""
+        return self.is_flat or (self.is_pitched and self.run >= ROW_BYTES)
 
     def unit(self, source: int, target: int) -> int:
         """The largest unit that both addresses, all strides and the run are multiples of."""
