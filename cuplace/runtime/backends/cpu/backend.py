@@ -11,11 +11,12 @@ import numpy as np
 from cuplace.runtime.backends.base import Event
 from cuplace.runtime.backends.cpu.storage import BlockCache, HostBlock
 from cuplace.runtime.backends.cpu.strand import Item, Pool, Strand
+from cuplace.runtime.backends.own_memory import OwnMemory
 from cuplace.runtime.device import Device
 from cuplace.runtime.topology import HOST
 
 
-class CpuBackend:
+class CpuBackend(OwnMemory):
     """Implements ``runtime.backends.base.Backend`` on NumPy and threads."""
 
     name = "cpu"
@@ -60,23 +61,8 @@ class CpuBackend:
     def host_view(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         return array
 
-    def host_array(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return array
-
     def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         return array.copy()
-
-    def trim(self) -> int:
-        return 0
-
-    def usage(self) -> tuple[tuple[()], None]:
-        return (), None
-
-    def shortage(self, device: Device, nbytes: int) -> list[str]:
-        return []
-
-    def finish(self) -> None:
-        """Memory is ours alone."""
 
     def close(self) -> None:
         self._pool.close()

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from cuplace.runtime.backends.base import Event
+from cuplace.runtime.backends.own_memory import OwnMemory
 from cuplace.runtime.backends.sim.clock import VirtualClock
 from cuplace.runtime.backends.sim.engine import Engine
 from cuplace.runtime.backends.sim.links import Links
@@ -20,7 +21,7 @@ from cuplace.runtime.presets import HGX_H200
 UNCHOSEN_DEVICES = 8
 
 
-class SimBackend:
+class SimBackend(OwnMemory):
     """Implements ``runtime.backends.base.Backend`` on one seeded engine and one virtual clock.
 
     Without a machine each device is a GPU of one large node, with the figures of `hgx-h200`. With a machine there
@@ -85,29 +86,14 @@ class SimBackend:
     def host_view(self, array: np.ndarray[Any, Any]) -> None:
         return None
 
-    def host_array(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        return array
-
     def to_host(self, array: np.ndarray[Any, Any], device: Device) -> np.ndarray[Any, Any]:
         self._engine.take(self.links.download(device.gpu, array.nbytes))
         return array.copy()
-
-    def trim(self) -> int:
-        return 0
-
-    def usage(self) -> tuple[tuple[()], None]:
-        return (), None
-
-    def shortage(self, device: Device, nbytes: int) -> list[str]:
-        return []
 
     def set_faults(self, faults: Faults) -> bool:
         """From now on this is wrong with the links; whether streams for moves have to be made anew."""
         self.links.set_faults(faults)
         return False
-
-    def finish(self) -> None:
-        """Memory is ours alone."""
 
     def close(self) -> None:
         """Nothing runs in the background."""
