@@ -1,4 +1,8 @@
-"""A user's own code between ours keeps its order: random programs, and the bugs of this field, planted one by one."""
+"""A user's own code between ours keeps its order: random programs, and the bugs of this field, planted one by one.
+
+A thousand programs in every run; twenty thousand by `python -m pytest -n 2 --deep -k short_programs
+tests/order/test_borrowing.py`, in half an hour or so. `-k "short_programs and cuda"` takes those of one platform.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +30,12 @@ VALUES = np.arange(64, dtype=np.int32)
 
 GROUPS = {"cpu": 10, "sim": 6, "cuda": 4}
 DEEP = 20
-"""Groups of fifty programs: a thousand programs in all, and twenty times as many with `--deep`."""
+"""How many groups of programs run, and how many times as many with `--deep`."""
 
 PLATFORMS, PROGRAMS = 2, 25
 """In a group; platforms differ in their seeds, and programs share one, since each platform traces and places anew."""
+
+assert sum(GROUPS.values()) * PLATFORMS * PROGRAMS == 1000
 
 EACH = [
     pytest.param(name, group, marks=[pytest.mark.deep] if group >= count else [])
@@ -49,7 +55,10 @@ def opened(name: str, number: int) -> Platform:
 
 
 @pytest.mark.parametrize(("name", "group"), EACH)
-def test_short_programs_give_numpys_values(name: str, group: int, restored_config: None) -> None:
+def test_short_programs_give_numpys_values(
+    name: str, group: int, restored_config: None, record_property: Callable[[str, object], None]
+) -> None:
+    record_property("platform", name)
     if name == "cuda" and fakegpus.missing():
         pytest.skip(fakegpus.missing())
     done = np.zeros(3, int)
