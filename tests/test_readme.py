@@ -28,7 +28,7 @@ def test_the_code_of_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CUPLACE_")}
     done = subprocess.run(
         [sys.executable, "-W", "error", str(program)],
-        capture_output=True, text=True, check=False, env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True, text=True, check=False, cwd=tmp_path, env={**environment, "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split(SEPARATOR + "\n") == [text for kind, text in blocks if kind == "text"]

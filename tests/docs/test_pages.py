@@ -15,13 +15,14 @@ import pytest
 from cuplace.runtime.platform import Platform
 from tests.test_readme import BLOCK, PAGES
 
-EVERYWHERE = ("README.md", "coming-from-jax.md", "placement.md")
+EVERYWHERE = ("README.md", "coming-from-jax.md", "placement.md", "tour.md")
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)
 def test_a_page_is_true_on_every_platform(
-    name: str, platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, platform: Platform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     page = next(page for page in PAGES if page.name == name)
     namespace = {"__name__": "page"}
     for code, shown in _pairs(page):
