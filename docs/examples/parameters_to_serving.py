@@ -5,8 +5,8 @@ devices, and cuts the first matrix of each layer by columns and the second by ro
 devices. What each move copies from whom is planned, and printed, before a byte travels; the pieces go from device to
 device, and nothing passes through the host.
 
-You see the plans, that the memory of every device stayed within what they say, and that the served network's answer is
-NumPy's:
+You see the plans, that the move took no more memory of any device than it was given (`max_bytes`: the new shards, and
+a little to pack pieces in, for which moves take turns), and that the served network's answer is NumPy's:
 
     python docs/examples/parameters_to_serving.py
     CUPLACE_PLATFORM=sim CUPLACE_SIM_MACHINE=hgx-h200 python docs/examples/parameters_to_serving.py --width 2048
@@ -52,9 +52,9 @@ def expected(layers: list[dict[str, np.ndarray]], x: np.ndarray) -> np.ndarray:
     return x
 
 
-def peaks() -> dict[str, int]:
-    """The most that each device has held, in bytes."""
-    return {usage.device: usage.peak for usage in cuplace.memory_report().devices}
+def most(name: str, devices: Sequence[cuplace.Device]) -> int:
+    """The largest of a figure of the devices' memory, in bytes."""
+    return max(device.memory_stats()[name] for device in devices)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -63,6 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=3, help="layers of the network")
     parser.add_argument("--width", type=int, default=512, help="rows and columns of a matrix, a multiple of 8")
     parser.add_argument("--devices", type=int, default=8, help="devices of training, a multiple of 4; half serve")
+    parser.add_argument("--staging", type=int, default=1 << 20, help="bytes of each device to pack pieces in")
     options = parser.parse_args(arguments)
     cuplace.config.update("num_devices", options.devices)
     devices = cuplace.devices()[: options.devices]
@@ -76,12 +77,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
     trained = cuplace.device_put(host, train_layout(devices))
     target = serve_layout(devices[-len(devices) // 2 :])
 
+    bound = options.staging
     for name, sharding in target.items():
         plan = cuplace.plan(trained[0][name], sharding)
+        bound += options.layers * max(plan.new_bytes.values())
         print(f"'{name}' of each layer: {plan.nbytes:,} bytes in {plan.num_moves} moves")
         print(f"{plan.matrix()}\n")
 
-    served = cuplace.device_put(trained, [target] * len(trained), donate=True)
+    before = most("bytes_in_use", devices)
+    served = cuplace.block_until_ready(
+        cuplace.device_put(trained, [target] * len(trained), donate=True, max_bytes=bound)
+    )
+    taken = most("peak_bytes", devices) - before
+    assert taken <= bound
+    print(f"A device held {before:,} bytes, and {taken:,} more during the move; {bound:,} were allowed.")
+
     x = random.standard_normal((4, options.width), np.float32)
     with cuplace.set_mesh(target["in"].mesh):
         answer = serve(served, x)
