@@ -30,15 +30,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes, with a title and its series."""
+    """One pair of axes, with a title and its series.
+
+    Attributes:
+        y_unit: of its y axis, which is then its own; None for the axis of the chart.
+    """
 
     title: str
     series: Sequence[Series]
+    y_unit: str | None = None
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A picture: panels with the same axes.
+    """A picture: panels with the same axes. Series of the same name look the same, if there are not too many.
 
     Attributes:
         title, subtitle: above it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from .svg import svg_text
 if TYPE_CHECKING:
     from .settings import Settings
 
-WIDTH = 100
+WIDTH = 100  # of notes
 BUSY = 0.5
 """Of the cores in use before the measuring began: so many spoil the figures."""
 
@@ -78,7 +79,7 @@ def text(result: Result, record: dict[str, Any], notes: Iterable[str] = ()) -> s
         lines += ["", "Budgets", *_budgets(result.budgets)]
     said = [*notes, *result.notes, *_load(record)]
     if said:
-        lines += ["", *said]
+        lines += ["", *(line for note in said for line in textwrap.wrap(note, WIDTH, subsequent_indent="  "))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 

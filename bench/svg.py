@@ -18,6 +18,12 @@ MOST_TICKS = 9
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f")
 GREY = "#8a8a8a"
 
+Looks = dict[str, tuple[Series, str]]
+"""For each name of a series, one of that name and its colour."""
+
+Ticks = Sequence[tuple[float, str]]
+"""Values with their texts."""
+
 _STYLE = (
     "text{font:11px Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#333}.t{font-size:13px;font-weight:600}"
     ".h{font-weight:600}.k{fill:#777}.m{text-anchor:middle}.e{text-anchor:end}"
@@ -46,67 +52,72 @@ class Axis:
 
 
 def svg_text(chart: Chart) -> str:
-    """The picture: the title, the legend, then the panels in rows."""
+    """The picture: the title, the legend, then the panels in rows. They have legends of their own where they have more
+    series together than there are colours."""
     across = 1 if len(chart.panels) == 1 else 2
     width, height = SIZES[across]
-    styles = _styles(chart)
-    legend, top = _legend(chart, styles, across)
-    cell_width, cell_height = LEFT + width, HEAD + height + BOTTOM
+    every = _looks([series for panel in chart.panels for series in panel.series])
+    shared = sum(series.kind in (LINE, POINTS) for series, _ in every.values()) <= len(COLOURS)
+    looks = [every if shared else _looks(panel.series) for panel in chart.panels]
+    top = 46.0 if chart.subtitle else 30.0
     parts = [f'<text class="t" x="{MARGIN}" y="24">{escape(chart.title)}</text>']
     if chart.subtitle:
         parts.append(f'<text class="k" x="{MARGIN}" y="41">{escape(chart.subtitle)}</text>')
-    parts += legend
-    x_range, y_range = _range(chart, "x", chart.log_x), _range(chart, "y", chart.log_y)
-    for i, panel in enumerate(chart.panels):
-        left = MARGIN + LEFT + (i % across) * (cell_width + GAP)
-        upper = top + HEAD + (i // across) * (cell_height + GAP / 2)
-        x = Axis(*x_range, left, left + width, chart.log_x)
-        y = Axis(*y_range, upper + height, upper, chart.log_y)
-        parts += _panel(chart, panel, x, y, styles)
-    rows = -(-len(chart.panels) // across)
+    cell_width, head = LEFT + width, HEAD
     whole_width = 2 * MARGIN + across * cell_width + (across - 1) * GAP
+    if shared:
+        legend, top = _legend(every, MARGIN, top, whole_width - 2 * MARGIN)
+        parts += legend
+    else:
+        head += max(_legend(look, 0.0, 0.0, width)[1] for look in looks)
+    cell_height = head + height + BOTTOM
+    for i, (panel, look) in enumerate(zip(chart.panels, looks, strict=True)):
+        left = MARGIN + LEFT + (i % across) * (cell_width + GAP)
+        upper = top + (i // across) * (cell_height + GAP / 2)
+        parts.append(f'<text class="h" x="{left:.1f}" y="{upper + 15:.1f}">{escape(panel.title)}</text>')
+        if not shared:
+            parts += _legend(look, left, upper + 16, width)[0]
+        parts += _panel(chart, panel, look, left, upper + head)
+    rows = -(-len(chart.panels) // across)
     whole_height = top + rows * cell_height + (rows - 1) * GAP / 2 + MARGIN / 2
-    head = (
+    opening = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole_width:.0f} {whole_height:.0f}" '
         f'width="{whole_width:.0f}" height="{whole_height:.0f}"><style>{_STYLE}</style>'
         '<rect width="100%" height="100%" fill="#fff"/>'
     )
-    return "\n".join([head, *parts, "</svg>"]) + "\n"
+    return "\n".join([opening, *parts, "</svg>"]) + "\n"
 
 
-# ---------------------------------------------------------------------- styles and legend
+# ---------------------------------------------------------------------- looks and legends
 
 
-def _styles(chart: Chart) -> dict[str, tuple[Series, str]]:
-    """For each name of a series, one of that name and its colour."""
-    found: dict[str, tuple[Series, str]] = {}
+def _looks(shown: Sequence[Series]) -> Looks:
+    """The colours of series, in turn where they have none."""
+    found: Looks = {}
     taken = 0
-    for panel in chart.panels:
-        for series in panel.series:
-            if series.name in found:
-                continue
-            if series.colour is None and series.kind in (LINE, POINTS):
-                colour, taken = COLOURS[taken % len(COLOURS)], taken + 1
-            else:
-                colour = GREY if series.colour is None else COLOURS[series.colour % len(COLOURS)]
-            found[series.name] = series, colour
+    for series in shown:
+        if series.name in found:
+            continue
+        if series.colour is None and series.kind in (LINE, POINTS):
+            colour, taken = COLOURS[taken % len(COLOURS)], taken + 1
+        else:
+            colour = GREY if series.colour is None else COLOURS[series.colour % len(COLOURS)]
+        found[series.name] = series, colour
     return found
 
 
-def _legend(chart: Chart, styles: dict[str, tuple[Series, str]], across: int) -> tuple[list[str], float]:
-    """The legend, and where it ends."""
-    y = 46.0 if chart.subtitle else 30.0
-    if len(styles) < 2:
-        return [], y
-    width = across * (LEFT + SIZES[across][0]) + (across - 1) * GAP
-    parts, x, y = [], MARGIN, y + 16
-    for name, (series, colour) in styles.items():
-        needed = 30 + LETTER * len(name) + 22
-        if x > MARGIN and x + needed > MARGIN + width:
-            x, y = MARGIN, y + 17
+def _legend(looks: Looks, left: float, top: float, width: float) -> tuple[list[str], float]:
+    """The legend, in lines of this width, and where it ends. A single series needs none."""
+    if len(looks) < 2:
+        return [], top
+    parts, x, y = [], left, top + 16
+    for name, (series, colour) in looks.items():
+        needed = 30 + LETTER * len(name)
+        if x > left and x + needed > left + width:
+            x, y = left, y + 17
         parts.append(_sample(series, colour, x, y - 4))
         parts.append(f'<text x="{x + 30:.1f}" y="{y:.1f}">{escape(name)}</text>')
-        x += needed
+        x += needed + 22
     return parts, y + 8
 
 
@@ -125,40 +136,47 @@ def _look(series: Series) -> str:
 # ---------------------------------------------------------------------- a panel
 
 
-def _panel(chart: Chart, panel: Panel, x: Axis, y: Axis, styles: dict[str, tuple[Series, str]]) -> list[str]:
-    parts = [f'<text class="h" x="{x.start:.1f}" y="{y.stop - 9:.1f}">{escape(panel.title)}</text>']
-    parts += _grid(chart, x, y)
+def _panel(chart: Chart, panel: Panel, looks: Looks, left: float, upper: float) -> list[str]:
+    width, height = SIZES[1 if len(chart.panels) == 1 else 2]
+    x = Axis(*_range(chart, chart.panels, "x", chart.log_x), left, left + width, chart.log_x)
+    shown = chart.panels if panel.y_unit is None else [panel]
+    y = Axis(*_range(chart, shown, "y", chart.log_y), upper + height, upper, chart.log_y)
+    across = list(chart.x_ticks) or _labelled(x.ticks(), chart.x_unit)
+    parts = _grid(x, y, across, _labelled(y.ticks(), chart.y_unit if panel.y_unit is None else panel.y_unit))
+    parts += _names(chart, x, y)
     for series in panel.series:
-        parts += _drawn(series, styles[series.name][1], x, y)
+        parts += _drawn(series, looks[series.name][1], x, y)
     return parts
 
 
-def _grid(chart: Chart, x: Axis, y: Axis) -> list[str]:
+def _grid(x: Axis, y: Axis, across: Ticks, up: Ticks) -> list[str]:
     parts = []
-    across = list(chart.x_ticks) or _labelled(x.ticks(), chart.x_unit)
     for value, text in across:
         pixel = x.at(value)
         parts.append(_rule(pixel, y.stop, pixel, y.start))
         parts.append(f'<text class="k m" x="{pixel:.1f}" y="{y.start + 15:.1f}">{escape(text)}</text>')
-    for value, text in _labelled(y.ticks(), chart.y_unit):
+    for value, text in up:
         pixel = y.at(value)
         parts.append(_rule(x.start, pixel, x.stop, pixel))
         parts.append(f'<text class="k e" x="{x.start - 6:.1f}" y="{pixel + 4:.1f}">{escape(text)}</text>')
-    middle = (x.start + x.stop) / 2
-    parts.append(f'<text class="m" x="{middle:.1f}" y="{y.start + 31:.1f}">{escape(chart.x)}</text>')
-    height = (y.start + y.stop) / 2
-    turned = f"rotate(-90 {x.start - LEFT + 12:.1f} {height:.1f})"
-    parts.append(
-        f'<text class="m" transform="{turned}" x="{x.start - LEFT + 12:.1f}" y="{height:.1f}">{escape(chart.y)}</text>'
-    )
     return parts
+
+
+def _names(chart: Chart, x: Axis, y: Axis) -> list[str]:
+    """What the axes are."""
+    middle, height, side = (x.start + x.stop) / 2, (y.start + y.stop) / 2, x.start - LEFT + 12
+    turned = f'transform="rotate(-90 {side:.1f} {height:.1f})"'
+    return [
+        f'<text class="m" x="{middle:.1f}" y="{y.start + 31:.1f}">{escape(chart.x)}</text>',
+        f'<text class="m" {turned} x="{side:.1f}" y="{height:.1f}">{escape(chart.y)}</text>',
+    ]
 
 
 def _rule(x1: float, y1: float, x2: float, y2: float) -> str:
     return f'<line x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}" stroke="#e4e4e4"/>'
 
 
-def _labelled(values: Sequence[float], unit: str) -> list[tuple[float, str]]:
+def _labelled(values: Sequence[float], unit: str) -> Ticks:
     """Values with texts, all in one unit where it is small enough to read."""
     if unit in ("s", "B"):
         return [(value, told(value, unit)) for value in values]
@@ -188,12 +206,12 @@ def _drawn(series: Series, colour: str, x: Axis, y: Axis) -> list[str]:
 # ---------------------------------------------------------------------- axes
 
 
-def _range(chart: Chart, name: str, log: bool) -> tuple[float, float]:
-    """From the least to the largest value of all panels, with some room."""
+def _range(chart: Chart, panels: Sequence[Panel], name: str, log: bool) -> tuple[float, float]:
+    """From the least to the largest value of some panels, with some room."""
     extra = ("low", "high") if name == "y" else ()
     values = [
         value
-        for panel in chart.panels
+        for panel in panels
         for series in panel.series
         for kind in (name, *extra)
         for value in getattr(series, kind)
@@ -201,7 +219,7 @@ def _range(chart: Chart, name: str, log: bool) -> tuple[float, float]:
     if name == "x":
         values += [value for value, _ in chart.x_ticks]
     low, high = min(values), max(values)
-    below = 0.13 if name == "y" and any(series.labels for panel in chart.panels for series in panel.series) else 0.06
+    below = 0.13 if name == "y" and any(series.labels for panel in panels for series in panel.series) else 0.06
     if log:
         whole = high / low if high > low else 2.0
         return low / whole**below, high * whole**0.06

@@ -93,6 +93,26 @@ def test_the_same_name_has_the_same_colour_in_all_panels() -> None:
     assert colours[1] == colours[2] != colours[0]
 
 
+def test_panels_with_more_series_than_colours_have_legends_of_their_own() -> None:
+    x = [1.0, 2.0]
+    panels = [panel(*[Series(f"{name}{i}", x, x) for i in range(6)]) for name in "ab"]
+    root = drawn(Chart("", "x", "y", panels))
+    lines = list(root.iter(NAMESPACE + "polyline"))
+    assert [line.attrib["stroke"] for line in lines[:6]] == [line.attrib["stroke"] for line in lines[6:]]
+    assert len({line.attrib["stroke"] for line in lines}) == 6
+    places = {text.text: number(text, "x") for text in root.iter(NAMESPACE + "text")}
+    assert all(places[f"a{i}"] < number(root, "width") / 2 < places[f"b{i}"] for i in range(6))
+
+
+def test_a_panel_may_have_a_y_axis_of_its_own() -> None:
+    x = [1.0, 2.0]
+    panels = [Panel("", [Series("a", x, [1e-3, 1.0])], "s"), Panel("", [Series("b", x, [1024.0, 4096.0])], "B")]
+    chart = Chart("", "x", "", panels, log_y=True)
+    assert {"10 ms", "100 ms", "1 KiB", "2 KiB", "4 KiB"} <= set(texts(chart))
+    dots = parts(chart, "circle")[2:]  # those of the legend come first
+    assert number(dots[0], "cy") == pytest.approx(number(dots[2], "cy"), abs=0.2)
+
+
 def test_ranges_are_bars() -> None:
     chart = Chart("", "x", "y", [panel(Series("a", [1.0], [2.0], low=[1.0], high=[4.0]))])
     bars = [line for line in parts(chart, "line") if "stroke-opacity" in line.attrib]
