@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -95,6 +97,18 @@ def open_fake(case: Case) -> Platform:
     backend: Any = platform.backend
     backend.ring._changed = Condition(fakecuda.watched(threading.RLock()))
     return platform
+
+
+@contextmanager
+def virtual_time(platform: Platform, **costs: float) -> Iterator[fakecuda.Clock]:
+    """Inside, work takes as long as `fakecuda.virtual_time` is told, and the platform's host lives in the same time."""
+    from cuplace.runtime.scheduler import doors, memory
+
+    with fakecuda.virtual_time(**costs) as clock, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(platform.backend, "now", clock.now)
+        for module in (doors, memory):
+            patch.setattr(module, "now_ns", clock.now)
+        yield clock
 
 
 def assert_no_reports() -> None:

@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from cuplace.profiling.intervals import common
 from cuplace.profiling.spans import COMPUTE, Lane, Span
-from cuplace.runtime.submission import MEMORY_WAIT, RUN_AHEAD_WAIT, VALUE_WAIT, HostWait, Submission
+from cuplace.runtime.submission import (
+    MEMORY_WAIT,
+    RUN_AHEAD_WAIT,
+    STAGING_WAIT,
+    VALUE_WAIT,
+    HostWait,
+    Submission,
+)
 
 TRANSFER = "transfer"
 OPERAND = "operand"
@@ -21,7 +28,9 @@ MEMORY = "memory"
 HOST = "host"
 BACK_PRESSURE = "back-pressure"
 BUSY = "busy"
-HOST_WAITS = {VALUE_WAIT: HOST, MEMORY_WAIT: MEMORY, RUN_AHEAD_WAIT: BACK_PRESSURE}
+HOST_WAITS = {
+    VALUE_WAIT: HOST, MEMORY_WAIT: MEMORY, RUN_AHEAD_WAIT: BACK_PRESSURE, STAGING_WAIT: BACK_PRESSURE,
+}  # fmt: skip
 """The reason of a gap in which the host itself waited, by the kind of its wait."""
 
 
@@ -100,7 +109,7 @@ class _History:
             cause, reason = self._last_need(record)
             ready = max(start, record.enqueue if cause is None else cause.end)
             if until > ready:
-                parts.append(_Part(until - ready, BUSY, "it was ready, but what runs it was busy", None))
+                parts.append(self._late_part(ready, until))
             if cause is None:
                 parts.append(self._host_part(start, ready))
                 break
@@ -120,6 +129,16 @@ class _History:
             needs.append((self._before[record.id], TRANSFER))
         needs = [(need, reason) for need, reason in needs if need.end > record.enqueue]
         return max(needs, key=lambda pair: pair[0].end, default=(None, HOST))
+
+    def _late_part(self, ready: float, start: float) -> _Part:
+        """Why work began as late as at ``start``, although all that it needs was there: the host was enqueueing it, and
+        had to wait for pinned memory, or other work had the engines."""
+        pressed = [wait for wait in self._waits if wait.kind == STAGING_WAIT]
+        shares = [common((ready, start), [(wait.start, wait.end)]) for wait in pressed]
+        if sum(shares) * 2 < start - ready:
+            return _Part(start - ready, BUSY, "it was ready, but what runs it was busy", None)
+        longest = pressed[max(range(len(shares)), key=shares.__getitem__)]
+        return _Part(start - ready, BACK_PRESSURE, wait_words(longest, self._by_id), None)
 
     def _host_part(self, start: float, end: float) -> _Part:
         """Why the host enqueued work as late as at ``end``."""
@@ -153,5 +172,8 @@ def wait_words(wait: HostWait, by_id: Mapping[int, Submission]) -> str:
     line = "" if wait.line is None else f" at {wait.line}"
     found = by_id.get(wait.submission)
     work = "work from before" if found is None else f"{found.kind} {found.name!r} on {found.stream.name}"
-    why = {MEMORY_WAIT: "memory that was still used by ", RUN_AHEAD_WAIT: "the oldest of too much unfinished work, "}
+    why = {
+        MEMORY_WAIT: "memory that was still used by ", STAGING_WAIT: "pinned memory that was still used by ",
+        RUN_AHEAD_WAIT: "the oldest of too much unfinished work, ",
+    }  # fmt: skip
     return f"the host waited{line} for {why.get(wait.kind, '')}{work}"

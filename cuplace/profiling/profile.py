@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cached_property
 from os import PathLike
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from cuplace.profiling.bubble import Bubble, bubble_of
 from cuplace.profiling.gaps import Gap, gaps_of
@@ -20,13 +20,17 @@ from cuplace.profiling.trace import trace_text
 from cuplace.runtime.platform import Platform, current
 from cuplace.runtime.submission import HostWait, Submission, SubmissionLog
 
+if TYPE_CHECKING:
+    from cuplace.runtime.backends.base import Measurement
+
 _CALIBRATION = 2000
 
 
 class Profile:
     """What ran inside ``with cuplace.profile() as prof:``. Looking at it waits for what is still running.
 
-    Times are nanoseconds: of virtual time on the simulator, measured elsewhere.
+    Times are nanoseconds: of virtual time on the simulator, measured elsewhere. On `cuda` they are known when somebody
+    looks at the profile.
 
     Attributes:
         records: the submissions, in the order in which they were enqueued.
@@ -34,8 +38,12 @@ class Profile:
         clock: what the times are, in words.
     """
 
-    def __init__(self, platform: Platform, records: Sequence[Submission], waits: Sequence[HostWait]) -> None:
+    def __init__(
+        self, platform: Platform, records: Sequence[Submission], waits: Sequence[HostWait],
+        measurement: Measurement | None = None,
+    ) -> None:  # fmt: skip
         self._platform = platform
+        self._measurement = measurement
         self.records = records
         self.waits = waits
         machine = getattr(platform.backend, "machine", None)
@@ -46,6 +54,8 @@ class Profile:
         """What ran, with its times, in the order in which it was enqueued."""
         streams = [stream for device in self._platform.devices for stream in device.streams()]
         self._platform.scheduler.drain(streams)
+        if self._measurement is not None:
+            self._measurement.read()
         return spans_of(self.records)
 
     @cached_property
@@ -90,13 +100,20 @@ class Profile:
         transfers = [(span.start, span.end) for span in self.spans if span.lane.kind == TRANSFER]
         return sum(common(transfer, computing) for transfer in transfers) * 1e-9
 
-    @staticmethod
-    def cost_of_a_record() -> float:
-        """Seconds that being recorded adds to the enqueueing of one piece of work, measured now."""
+    @property
+    def clock_error(self) -> float:
+        """By how many seconds times of one device may be wrong against those of another one, or of the host: 0 where
+        all are told by one clock. On `cuda` it is how long the host took, at worst, to record an event on an idle
+        stream and to see it complete."""
+        return 0.0 if self._measurement is None else self._measurement.error_ns * 1e-9
+
+    def cost_of_a_record(self) -> float:
+        """Seconds that being recorded and measured adds to the enqueueing of one piece of work, measured now."""
         log = SubmissionLog()
         off = _appending(log)
         with log.record():
-            return max(0.0, _appending(log) - off)
+            recording = max(0.0, _appending(log) - off)
+        return recording + (0.0 if self._measurement is None else self._measurement.seconds_a_record())
 
     def __str__(self) -> str:
         return report_text(self)
@@ -152,10 +169,22 @@ class Profile:
 
 
 @contextmanager
-def profile() -> Iterator[Profile]:
+def profile(*, nvtx: bool = False) -> Iterator[Profile]:
     """Record everything that is enqueued inside the ``with`` block, from any thread, on the current platform.
 
-    Nothing waits at the end of the block; `Profile.report` and the like wait for what is still running.
+    Nothing waits for work at the end of the block; `Profile.report` and the like wait for what is still running.
+
+    On `cuda` each piece of work is enclosed by two events that tell the time. No work waits for them. Each GPU has a
+    clock of its own, which drifts: at the beginning, every second, at the end and when the profile is read, events on
+    an idle stream of each GPU tie it to the clock of the host, which waits for these, some ten microseconds each. The
+    host knows when it began to record such an event and when it saw it complete; what it takes for the time between is
+    wrong by at most that difference, several of them in a row make it smaller, and it is `Profile.clock_error`. Times
+    of one GPU are exact to half a microsecond against each other, as CUDA tells them. Work of a GPU that is lost has
+    no times.
+
+    Args:
+        nvtx: also tell NVIDIA's profilers: while a piece of work is enqueued, a range of NVTX is open that has its
+            kind, its name and the line of the program. Other platforms than `cuda` have no such profilers.
 
     Example::
 
@@ -166,8 +195,13 @@ def profile() -> Iterator[Profile]:
     """
     platform = current()
     log = platform.scheduler.log
-    with log.record() as records, log.record_waits() as waits:
-        yield Profile(platform, records, waits)
+    measurement = platform.backend.measure(nvtx)
+    try:
+        with log.record() as records, log.record_waits() as waits:
+            yield Profile(platform, records, waits, measurement)
+    finally:
+        if measurement is not None:
+            measurement.end()
 
 
 def _appending(log: SubmissionLog) -> float:

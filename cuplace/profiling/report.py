@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cuplace.profiling.gaps import Gap
 from cuplace.profiling.intervals import length
-from cuplace.profiling.spans import COMPUTE, Lane, Span
+from cuplace.profiling.spans import COMPUTE, LATCH, Lane, Span
 
 if TYPE_CHECKING:
     from cuplace.profiling.profile import Profile
@@ -24,7 +24,7 @@ MOST_REASONS = 8
 def report_text(profile: Profile, width: int = 72) -> str:
     """Everything that `Profile.report` prints."""
     if not profile.spans:
-        return f"Profile    {len(profile.records)} pieces of work, none of which has times on this platform"
+        return f"Profile    {len(profile.records)} pieces of work, none of which has run"
     told = clock(profile.seconds)
     work, devices = len(profile.spans), _devices(profile.lanes)
     lines = [f"Profile    {work} pieces of work on {devices} in {told(profile.seconds * 1e9)}, {profile.clock}"]
@@ -32,7 +32,8 @@ def report_text(profile: Profile, width: int = 72) -> str:
     lines += _transfers(profile, told)
     lines += _bubble(profile)
     lines += _reasons(profile.gaps, told)
-    return "\n".join([*lines, _cost(profile)])
+    lines += _clocks(profile)
+    return "\n".join([*lines, *_without_times(profile), _cost(profile)])
 
 
 def clock(seconds: float) -> Callable[[float], str]:
@@ -137,6 +138,19 @@ def _reason(group: Sequence[Gap], told: Callable[[float], str]) -> list[str]:
         f"  {total:>8}  {longest.reason}, {times}: {longest.text}",
         f"            before {longest.record.name!r} on {longest.lane.name}{line}",
     ]
+
+
+def _clocks(profile: Profile) -> list[str]:
+    error = profile.clock_error
+    return [f"Clocks     of the devices and of the host agree within {error * 1e6:.1f} us"] if error else []
+
+
+def _without_times(profile: Profile) -> list[str]:
+    missing = [record for record in profile.records if not record.end and record.kind != LATCH]
+    if not missing:
+        return []
+    where = f"{missing[0].kind} {missing[0].name!r} on {missing[0].stream.name}"
+    return [f"Not shown  {len(missing)} pieces of work that did not run, or whose GPU was lost; the first is {where}"]
 
 
 def _cost(profile: Profile) -> str:

@@ -9,6 +9,7 @@ from cuplace.runtime.submission import Submission
 
 COMPUTE = "compute"
 TRANSFER = "transfer"
+LATCH = "latch"
 ARROW = " -> "
 
 
@@ -50,7 +51,7 @@ def spans_of(records: Sequence[Submission]) -> list[Span]:
     return [
         Span(_lane(record, ids), labels[record.id], record.start, record.end, record)
         for record in records
-        if record.end and record.kind != "latch"
+        if record.end and record.kind != LATCH
     ]
 
 

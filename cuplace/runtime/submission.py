@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 LOG_LENGTH = 4096
 
-VALUE_WAIT, MEMORY_WAIT, RUN_AHEAD_WAIT = "value", "memory", "run-ahead"
+VALUE_WAIT, MEMORY_WAIT, RUN_AHEAD_WAIT, STAGING_WAIT = "value", "memory", "run-ahead", "staging"
 
 
 class Submission:
@@ -80,8 +80,8 @@ class HostWait(NamedTuple):
     """A time in which a thread of the host waited for work.
 
     Attributes:
-        kind: why it waited: for a `value` that it wants, for `memory` that dead blocks still occupy, or since too much
-            work is unfinished (`run-ahead`).
+        kind: why it waited: for a `value` that it wants, for `memory` that dead blocks still occupy, for pinned memory
+            that copies still pass through (`staging`), or since too much work is unfinished (`run-ahead`).
         submission: the id of what it waited for.
         line: the user's line, or None.
         start, end: nanoseconds, as in submissions.

@@ -31,9 +31,9 @@ def virtual_time(
     """Inside, times of events are virtual: they follow from what was enqueued, not from the mode or the CPU.
 
     Any operation starts when its stream is free, what it waits for has ended, and the host has enqueued it. Streams do
-    not slow each other down. A kernel named ``*spin*`` lasts as many nanoseconds as its first argument says, one named
-    ``*latch*`` until the host has opened it. A host that asks twice in a row whether the same event is complete waits
-    for it: its clock goes on to the end of it.
+    not slow each other down. A kernel named ``*spin*`` is not run and lasts as many nanoseconds as its first argument
+    says, one named ``*latch*`` until the host has opened it. A host that asks twice in a row whether the same event is
+    complete waits for it: its clock goes on to the end of it.
 
     Args:
         kernel: seconds that each other kernel takes, and each call of a library.

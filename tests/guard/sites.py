@@ -23,6 +23,8 @@ LEFT_OUT = {
     "cuplace/runtime/backends/sim/fluid.py": "virtual time",
     "cuplace/runtime/backends/sim/links.py": "virtual time, and faults",
     "cuplace/runtime/backends/sim/machine.py": "a description in numbers",
+    "cuplace/runtime/backends/cuda/gpu_clock.py": "events that tell times, for which nothing waits",
+    "cuplace/runtime/backends/cuda/timing.py": "the same",
     "cuplace/runtime/backends/cpu/blas.py": "how many threads a library uses",
 }
 

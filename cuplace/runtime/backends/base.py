@@ -101,6 +101,25 @@ class Latch(Protocol):
     def release(self) -> None: ...
 
 
+class Measurement(Protocol):
+    """Measures when work runs, from when it is made until its ``end``.
+
+    ``error_ns`` is by how much times of different GPUs, or of a GPU and the host, may be wrong against each other.
+    """
+
+    @property
+    def error_ns(self) -> float: ...
+
+    def end(self) -> None:
+        """What is enqueued from now on is not measured."""
+
+    def read(self) -> None:
+        """Wait for what was measured, and fill in the times of its submissions."""
+
+    def seconds_a_record(self) -> float:
+        """What measuring adds to the enqueueing of one piece of work."""
+
+
 class StoragePool(Protocol):
     """Raw memory of one arena of one device. Knows nothing of streams: what comes back may go out again at once.
 
@@ -212,6 +231,10 @@ class Backend(Protocol):
 
     def now(self) -> int:
         """The time of the records, in nanoseconds: what the host's clock says now."""
+
+    def measure(self, naming: bool) -> Measurement | None:
+        """Begin to measure when work runs; None where submissions get their times anyway. ``naming``: tell a profiler
+        of the hardware what is being enqueued, where there is one."""
 
     def synchronize(self, event: Event) -> None:
         """Block the calling thread until ``event`` is complete. Does not raise the work's error."""

@@ -63,8 +63,7 @@ class Host(Memory):
             return export(buffer, host)
         start, writes = self.backend.now(), buffer.writes
         host = self.backend.to_host(buffer.array, buffer.device)
-        if self.log.waits:
-            self._note_wait(VALUE_WAIT, max((event.submission for event in writes), default=0), start)
+        self.note_wait(VALUE_WAIT, max((event.submission for event in writes), default=0), start)
         host.flags.writeable = False
         return host
 
@@ -74,13 +73,14 @@ class Host(Memory):
         try:
             self.backend.synchronize(event)
         finally:
-            if self.log.waits:
-                self._note_wait(kind, event.submission, start)
+            self.note_wait(kind, event.submission, start)
 
-    def _note_wait(self, kind: str, submission: int, start: int) -> None:
-        wait = HostWait(kind, submission, caller(), start, self.backend.now())
-        for recording in self.log.waits:
-            recording.append(wait)
+    def note_wait(self, kind: str, submission: int, start: int) -> None:
+        """The host has waited for ``submission`` from ``start`` until now: a record of it, if somebody wants one."""
+        if self.log.waits:
+            wait = HostWait(kind, submission, caller(), start, self.backend.now())
+            for recording in self.log.waits:
+                recording.append(wait)
 
     def drain(self, streams: Iterable[Stream]) -> None:
         """Block until all that has been enqueued on ``streams`` is complete. Failures stay with the buffers."""

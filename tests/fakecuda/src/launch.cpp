@@ -165,6 +165,7 @@ CUresult launch(Call& call, const Function& function, const LaunchShape& shape, 
   work.touches = touches ? std::move(*touches) : guess_touches(call, kernel, args);
   work.gate = flag_of(kernel, args);
   work.cost_ns = cost_of(kernel, args);
+  if (state().time.on && is_spin(kernel.name)) work.run = nullptr;  // its time passes without the CPU's
   if (fault) work.fault = fault->error;
   check_peers(call, kernel, stream->device, work.touches);
   enqueue(call, *stream, std::move(work));

@@ -57,10 +57,12 @@ void advance_host(Lock&, const MarkerPtr& marker) {
   if (time.on) time.host_ns = std::max(time.host_ns, marker->end_ns);
 }
 
+bool is_spin(const std::string& kernel) { return kernel.find("spin") != std::string::npos; }
+
 double kernel_cost(const std::string& kernel, const std::vector<int>& sizes, void** args) {
   const VirtualTime& time = time_now();
   if (kernel.find("latch") != std::string::npos) return 0;
-  if (kernel.find("spin") == std::string::npos || sizes.empty() || sizes[0] != 8) return time.costs.kernel_ns;
+  if (!is_spin(kernel) || sizes.empty() || sizes[0] != 8) return time.costs.kernel_ns;
   uint64_t nanoseconds;
   memcpy(&nanoseconds, args[0], sizeof nanoseconds);
   return double(nanoseconds);

@@ -20,6 +20,8 @@ bool seen_by_host(Lock&, const MarkerPtr&);
 // The host has waited for a marker.
 void advance_host(Lock&, const MarkerPtr&);
 
+// Whether a kernel does nothing but last as long as its first argument says.
+bool is_spin(const std::string& kernel);
 double kernel_cost(const std::string& kernel, const std::vector<int>& sizes, void** args);
 double copy_cost(size_t bytes);
 

@@ -54,6 +54,9 @@ class CpuBackend(OwnMemory):
     def now(self) -> int:
         return time.perf_counter_ns()
 
+    def measure(self, naming: bool) -> None:
+        return None
+
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, Item)
         self._pool.synchronize(event)

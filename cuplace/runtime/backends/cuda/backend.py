@@ -31,6 +31,7 @@ from cuplace.runtime.backends.cuda.ring import PinnedRing
 from cuplace.runtime.backends.cuda.storage import CudaPool, CudaStorage
 from cuplace.runtime.backends.cuda.strand import HostStream, declare
 from cuplace.runtime.backends.cuda.stream import CudaStream, Home
+from cuplace.runtime.backends.cuda.timing import Measurement, Meter
 from cuplace.runtime.config import config
 from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults
@@ -73,6 +74,7 @@ class CudaBackend:
         self.links = Links(self._host)
         self.topology = self.links.topology
         self._loaded: set[int] = set()
+        self._meter: Meter | None = None
         self._making = threading.RLock()  # streams to other devices are made by whichever thread needs them first
 
     def device_count(self, requested: int | None) -> int:
@@ -139,6 +141,12 @@ class CudaBackend:
 
     def now(self) -> int:
         return time.perf_counter_ns()
+
+    def measure(self, naming: bool) -> Measurement:
+        with self._making:
+            if self._meter is None or not self._meter.is_open:
+                self._meter = Meter(self.gpus, self.now)
+            return Measurement(self._meter, naming)
 
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, CudaEvent)

@@ -16,6 +16,7 @@ from cuplace.runtime.backends.cuda.plan_caches import keep_apart
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.strand import HostWorker
+    from cuplace.runtime.backends.cuda.timing import Meter
     from cuplace.runtime.submission import Submission
 
 MOST_STREAMS = 32
@@ -35,6 +36,8 @@ class Gpu:
         device: CuPy's object for it.
         lost: the error that ended its context, or None.
         spare_events: handles of CUDA events that nobody uses.
+        timed_events: the same of events that tell times.
+        meter: what measures the times of its work, while somebody wants them.
         uuid: its UUID as CuPy tells it: up to the first zero byte.
         taken: bytes that the pools of its partitions have from allocators.
     """
@@ -51,14 +54,22 @@ class Gpu:
         self.taken = 0
         self.lost: errors.DeviceLostError | None = None
         self.spare_events: deque[int] = deque()
+        self.timed_events: deque[int] = deque()
+        self.meter: Meter | None = None
         self._lanes: dict[tuple[str, int], Lane] = {}
         self._partition_lanes = (MOST_STREAMS - 2 * min(peers, _MOST_PEERS)) // _ROLES
         self._find_lost = find_lost
         self._worker: HostWorker | None = None
 
+    @property
+    def in_use(self) -> bool:
+        """Whether anything was enqueued on it."""
+        return bool(self._lanes)
+
     def lane(self, role: str, number: int) -> Lane:
         """The lane of a role: ``compute``, ``upload``, ``download``, ``local`` of partition ``number``, or ``out`` to
-        and ``in`` from GPU ``number``. Where there are too many for the hardware, some share one."""
+        and ``in`` from GPU ``number``; ``clock`` 0 for what nobody waits for but the host. Where there are too many for
+        the hardware, some share one."""
         most = _MOST_PEERS if role in ("in", "out") else self._partition_lanes
         key = (role, number % most)
         lane = self._lanes.get(key)
@@ -116,8 +127,9 @@ class Gpu:
         lanes, self._lanes = self._lanes, {}
         for lane in lanes.values():
             lane.close()
-        while self.spare_events and self.lost is None:
-            runtime.eventDestroy(self.spare_events.pop())
+        for events in (self.spare_events, self.timed_events):
+            while events and self.lost is None:
+                runtime.eventDestroy(events.pop())
 
     def _finish_host_work(self) -> None:
         worker, self._worker = self._worker, None

@@ -60,7 +60,7 @@ class HostCopies:
             return
         waited = False
         while total and not self._send_packed(stream, sources, targets, starts, total):
-            self._ring.wait_for_room(waited)
+            stream.wait_for_room(self._ring, waited)
             waited = True
 
     def _send_packed(
@@ -100,17 +100,21 @@ class HostCopies:
         if target.nbytes <= piece:
             self._send(stream, source, address, target.nbytes, dtype)
             return
+        begun = False
         for part in pieces(target.shape, dtype.itemsize, piece):
             values = source[part]
             nbytes = values.size * dtype.itemsize
-            self._send(stream, values, address, nbytes, dtype)
+            self._send(stream, values, address, nbytes, dtype, begun)
             stream.release_held()
             address += nbytes
+            begun = True
 
-    def _send(self, stream: CudaStream, values: Host, address: int, nbytes: int, dtype: np.dtype[Any]) -> None:
+    def _send(
+        self, stream: CudaStream, values: Host, address: int, nbytes: int, dtype: np.dtype[Any], begun: bool = False
+    ) -> None:
         waited = False
         while not self._send_now(stream, values, address, nbytes, dtype):
-            self._ring.wait_for_room(waited)
+            stream.wait_for_room(self._ring, waited, begun)
             waited = True
 
     def _send_now(self, stream: CudaStream, values: Host, address: int, nbytes: int, dtype: np.dtype[Any]) -> bool:

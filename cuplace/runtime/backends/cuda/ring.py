@@ -190,18 +190,23 @@ class PinnedRing:
                     wait(event)
             return block
 
-    def wait_for_room(self, again: bool = False) -> None:
+    def wait_for_room(self, again: bool = False) -> Event | None:
         """Wait for the copies that use the block that came back first, or until a block comes back. An interrupt ends
-        it. ``again``: the caller has waited before, for the same block."""
+        it. ``again``: the caller has waited before, for the same block.
+
+        Returns:
+            What was waited for, where it is known.
+        """
         with self._changed:
             self.pressure_waits += not again
             oldest = self._oldest()
             if oldest is None:
                 self._changed.wait()  # other threads hold all blocks, and give them back
-                return
+                return None
             events = oldest.events
         for event in events:
             self._synchronize(event)
+        return events[-1] if events else None
 
     def release(self, block: PinnedBlock, events: Sequence[Event]) -> None:
         """Take a block back; ``events`` mark the end of the copies that use it."""

@@ -175,6 +175,7 @@ class HostStream(CudaStream):
     def record(self, submission: int) -> CudaEvent | None:  # type: ignore[override]
         if self._done:
             self._done = False
+            self._end_timing(self.lane)
             error = self._error
             self._ends()
             return None if error is None else CudaEvent(self, submission, self.lane, 0, 0, error)

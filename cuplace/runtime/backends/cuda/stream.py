@@ -18,12 +18,14 @@ from cuplace.runtime.backends.cuda.ring import RingFullError
 from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
 from cuplace.runtime.shortage import out_of_memory, reclaim
 from cuplace.runtime.staging import NO_STAGING, Staging
+from cuplace.runtime.submission import STAGING_WAIT
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.gpu import Gpu
     from cuplace.runtime.backends.cuda.host import HostCopies
     from cuplace.runtime.backends.cuda.latch import CudaLatch, Latches
     from cuplace.runtime.backends.cuda.ring import PinnedRing
+    from cuplace.runtime.backends.cuda.timing import Timed
     from cuplace.runtime.device import Device
     from cuplace.runtime.submission import Submission
 
@@ -50,6 +52,7 @@ class CudaStream:
         "_open",
         "_outer",
         "_tail",
+        "_timed",
         "device",
         "home",
         "lane",
@@ -76,6 +79,7 @@ class CudaStream:
         self._outcomes: tuple[Outcome, ...] = ()
         self._held: list[Release] = []
         self._open = False
+        self._timed: Timed | None = None  # what is being enqueued, while a profile is open
         self._outer: list[tuple[Any, ...]] = []
 
     def wait(self, event: Event) -> None:
@@ -105,7 +109,7 @@ class CudaStream:
         if self._begins(needs, submission) and target.nbytes:
             full, waited = self._move(source, target, submission, staging), False
             while full is not None:
-                full.wait_for_room(waited)
+                self.wait_for_room(full, waited)
                 full, waited = self._move(source, target, submission, staging), True
 
     def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
@@ -135,6 +139,8 @@ class CudaStream:
 
     def record(self, submission: int) -> CudaEvent:
         stream, lane = self._tail
+        if self._timed is not None:
+            self._end_timing(lane)
         event = lane.record(stream, submission, self._error)
         event.outcomes = self._outcomes
         if stream is not self:
@@ -144,13 +150,19 @@ class CudaStream:
         self._ends()
         return event
 
+    def _end_timing(self, lane: Lane) -> None:
+        """What is being enqueued ends here: before its event, so that what waits for it begins later."""
+        timed, self._timed = self._timed, None
+        if timed is not None:
+            timed.ends(lane)
+
     def _ends(self) -> None:
         """What was being enqueued is recorded. Last: a call that is interrupted before records once more."""
         self._error = None
         if not self._outer:
             self._open = False
         else:
-            self._tail, self._error, self._outcomes, self._held = self._outer.pop()
+            self._tail, self._error, self._outcomes, self._held, self._timed = self._outer.pop()
 
     def until_recorded(self, release: Release) -> None:
         """Call ``release(event)`` with the event that marks the end of what is being enqueued."""
@@ -158,7 +170,7 @@ class CudaStream:
 
     def release_held(self) -> None:
         """Do so now: the rest of what is being enqueued does not use it."""
-        self._release(self._tail[1].record(self._tail[0], 0))
+        self._release(self._tail[1].record(self._tail[0], self.submission.id))
 
     @property
     def submission(self) -> Submission:
@@ -177,6 +189,17 @@ class CudaStream:
     def ends_on(self, stream: CudaStream) -> None:
         """What is being enqueued ends on another stream, which has been made to wait for this one."""
         self._tail = (stream, stream.lane)
+
+    def wait_for_room(self, ring: PinnedRing, again: bool, begun: bool = False) -> None:
+        """Wait for pinned memory. ``again``: not for the first time; ``begun``: a part of what is being enqueued is
+        enqueued already."""
+        start, awaited = self.device.backend.now(), None
+        try:
+            awaited = ring.wait_for_room(again)
+        finally:
+            self.device.scheduler.note_wait(STAGING_WAIT, 0 if awaited is None else awaited.submission, start)
+            if self._timed is not None and not begun:
+                self._timed.begins_now(self.lane)
 
     def last_is(self, event: CudaEvent) -> None:
         """``event`` marks the end of work that another stream was given, and that ended here."""
@@ -201,8 +224,8 @@ class CudaStream:
     def _begins(self, needs: Sequence[Event], submission: Submission) -> bool:
         """Note what is being enqueued; False where it must not run, since something that it needs has failed."""
         if self._open:  # a garbage collection has run a destructor that computes
-            self._outer.append((self._tail, self._error, self._outcomes, self._held))
-            self._held = []
+            self._outer.append((self._tail, self._error, self._outcomes, self._held, self._timed))
+            self._held, self._timed = [], None
         self._open = True
         self._tail = (self, self.lane)
         outcomes: tuple[Outcome, ...] = ()
@@ -214,8 +237,11 @@ class CudaStream:
             if event.outcomes:
                 outcomes += tuple(outcome for outcome in event.outcomes if not outcome.settled)
         self._outcomes = outcomes
-        self._error = self.lane.gpu.lost or self.home.lost
+        gpu = self.lane.gpu
+        self._error = gpu.lost or self.home.lost
         self.lane.note(submission)
+        if gpu.meter is not None:
+            self._timed = gpu.meter.begins(self, submission)
         return self._error is None
 
     def _fails(self, error: BaseException, submission: Submission) -> None:

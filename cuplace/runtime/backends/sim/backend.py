@@ -79,6 +79,9 @@ class SimBackend(OwnMemory):
     def now(self) -> int:
         return self.clock.nanoseconds
 
+    def measure(self, naming: bool) -> None:
+        return None
+
     def synchronize(self, event: Event) -> None:
         assert isinstance(event, Item)
         self._engine.synchronize(event)

@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import fakecuda, fakegpus
+
+SECOND = 10**9
+
+
+@pytest.fixture
+def modules(fake_gpus):
+    from cuplace.runtime.backends.cuda import gpu_clock, kernels
+
+    return gpu_clock, kernels
+
+
+def clock_of(cuda, modules, number=0):
+    return modules[0].GpuClock(cuda.backend.gpus[number], cuda.backend.now)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    drift=st.floats(-300, 300),
+    call=st.sampled_from([0.0, 1e-6, 7e-6]),
+    spins=st.lists(st.floats(0.01, 3.0), min_size=1, max_size=6),
+    between=st.integers(0, 5),
+)
+def test_times_of_a_gpu_are_those_of_the_host_within_the_error(cuda, modules, drift, call, spins, between):
+    """Whatever the GPU's clock does, as long as it does it evenly: what is known is when the host sees the end."""
+    with fakegpus.virtual_time(cuda, call=call) as host:
+        host.let_drift(0, drift)
+        clock = clock_of(cuda, modules)
+        lane = clock.gpu.lane("compute", 0)
+        truth, marks = [], []
+        for i, seconds in enumerate(spins):
+            modules[1].spin(lane, round(seconds * 1e9))
+            marks.append(clock.mark(lane))
+            lane.settle()
+            truth.append(host.now())
+            if i == between:
+                clock.anchor()
+        clock.anchor()
+        clock.draw()
+        allowed = clock.error_ns + 1000
+        assert clock.error_ns <= 5 * call * 1e9
+        for mark, known in zip(marks, truth, strict=True):
+            assert abs(clock.host_ns(mark.anchor, clock.after(mark)) - known) <= allowed
+        clock.close()
+
+
+def test_without_anchors_afterwards_drift_would_show(cuda, modules):
+    with fakegpus.virtual_time(cuda) as host:
+        host.let_drift(0, 200)
+        clock = clock_of(cuda, modules)
+        lane = clock.gpu.lane("compute", 0)
+        modules[1].spin(lane, SECOND)
+        mark = clock.mark(lane)
+        lane.settle()
+        clock.draw()
+        assert clock.host_ns(mark.anchor, clock.after(mark)) - host.now() == pytest.approx(200_000, abs=100)
+        clock.anchor()
+        clock.draw()
+        assert clock.host_ns(mark.anchor, clock.after(mark)) == pytest.approx(host.now(), abs=100)
+        clock.close()
+
+
+def test_an_anchor_whose_stream_is_held_is_given_up(cuda, modules, monkeypatch):
+    """Its stream may share a queue of the hardware with one that stands: the host goes on, and a later one tells."""
+    monkeypatch.setattr(modules[0], "PATIENCE_NS", 1_000_000)
+    fakecuda.set_mode("lazy")
+    clock = clock_of(cuda, modules)
+    assert math.isfinite(clock.error_ns)
+    lane = clock.gpu.lane("clock", 0)
+    device = cuda.devices[0]
+    latch = cuda.scheduler.hold(device.compute)
+    lane.wait(device.compute.lane.record(device.compute, 0))
+    clock.anchor()
+    assert clock.error_ns == math.inf
+    mark = clock.mark(device.compute.lane)
+    assert clock.after(mark) is None
+    latch.release()
+    clock.wait(mark)
+    clock.anchor()
+    clock.draw()
+    now = cuda.backend.now()
+    assert abs(clock.host_ns(mark.anchor, clock.after(mark)) - now) < SECOND
+    clock.close()
+
+
+def test_a_lost_gpu_gives_no_marks(cuda, modules):
+    clock = clock_of(cuda, modules)
+    lane = clock.gpu.lane("compute", 0)
+    mark = clock.mark(lane)
+    fakecuda.faults.lose_device(0)
+    assert clock.mark(lane) is None
+    assert clock.gpu.lost is not None
+    assert clock.after(mark) is None
+    clock.wait(mark)
+    clock.anchor()
+    clock.draw()
