@@ -23,6 +23,8 @@ from tests import fakecuda
 from tests.memory import foreign_array
 from tests.runtime.streams import finish
 
+pytestmark = pytest.mark.order(once=True)
+
 MIB = 1 << 20
 HOST = np.arange(2 * MIB // 4, dtype=np.float32).reshape(8, -1)
 
@@ -286,6 +288,21 @@ def test_what_waits_stays_and_nobody_waits_for_it(platform: Platform) -> None:
         latch.release()
     np.testing.assert_array_equal(y, HOST)
     assert cuplace.free_unused() >= HOST.nbytes
+
+
+def test_what_has_waited_goes_back(platform: Platform) -> None:
+    one, other = platform.devices[:2]
+    x = cuplace.device_put(HOST, one)
+    x.block_until_ready()
+    latch = platform.scheduler.hold(one.transfer_to(other))
+    y = cuplace.device_put(x, other)
+    del x
+    platform.scheduler.park()
+    latch.release()
+    for event in y._buffers[0].writes:
+        platform.backend.synchronize(event)  # which is no door: nothing comes back here
+    assert cuplace.free_unused() >= HOST.nbytes
+    np.testing.assert_array_equal(y, HOST)
 
 
 def test_memory_really_goes_back(platform: Platform) -> None:

@@ -46,7 +46,8 @@ def test_views_of_the_host_are_counted_and_read_only(platform: Platform) -> None
 @pytest.mark.order(once=True)
 def test_a_view_keeps_the_memory_of_a_dropped_buffer(platform: Platform) -> None:
     device = platform.devices[0]
-    for source in (put(device, VALUES), compute(SQUARE, put(device, VALUES))):
+    for make in (lambda: put(device, VALUES), lambda: compute(SQUARE, put(device, VALUES))):
+        source = make()
         expected = np.array(read(source))
         view = read(source)
         where = address(source)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform
 from tests.runtime.streams import move, put, read
+
+pytestmark = pytest.mark.order(once=True)
 
 
 def test_streams_are_made_once(platform: Platform) -> None:
@@ -36,6 +39,7 @@ def test_memory_stats(platform: Platform) -> None:
     assert device.memory_stats() == {
         "bytes_in_use": 800, "bytes_parked": 0, "peak_bytes": 800, "memory_waits": 0, "bytes_limit": 5000,
     }  # fmt: skip
+    platform.scheduler.host_wait([kept])
     del kept
-    platform.scheduler.park()
+    assert device.memory_stats()["bytes_in_use"] == 0
     assert device.memory_stats()["peak_bytes"] == 800

@@ -17,6 +17,8 @@ from cuplace.runtime.task import ComputeTask, CopyTask
 from tests.runtime.backends.test_base import check
 from tests.runtime.streams import ADD_ONE, compute, failing, finish, in_threads, put, read, task
 
+pytestmark = pytest.mark.order(once=True)
+
 VALUES = np.arange(64, dtype=np.int64)
 KINDS = (PINNED_HOST, UNPINNED_HOST)
 SQUARE = task(lambda x: x * x, "square")
@@ -84,6 +86,7 @@ def test_a_failure_poisons_what_comes_after_it_on_both_sides(platform: Platform,
     source = moved(put(device, VALUES), device, kind)
     failed = on_host(failing("no such number"), kind, source)
     after = on_host(SQUARE, kind, failed)
+    across = moved(after, device, next(other for other in KINDS if other != kind))
     up = moved(after, device, DEVICE)
     computed = compute(ADD_ONE, up)
     down = moved(computed, other, kind)
@@ -91,7 +94,7 @@ def test_a_failure_poisons_what_comes_after_it_on_both_sides(platform: Platform,
     if latch is not None:
         assert not platform.scheduler.is_ready((fine,))
         latch.release()
-    for buffer in (down, computed, up, after, failed):
+    for buffer in (down, computed, up, across, after, failed):
         with pytest.raises(ValueError, match="no such number"):
             read(buffer)
     np.testing.assert_array_equal(read(fine), VALUES**2)
@@ -110,6 +113,23 @@ def test_long_queues_of_work_are_done_in_their_order(platform: Platform, kind: s
     del value
     finish(platform)
     assert device.memory(kind).stats()["bytes_in_use"] == 0
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_quick_work_comes_after_what_is_before_it(platform: Platform, kind: str) -> None:
+    """Its result is where a value was that work before it is still to read."""
+    device = platform.devices[0]
+    one, other = (moved(put(device, VALUES + i), device, kind) for i in range(2))
+    source = on_host(QUICK, kind, one)
+    read(source)
+    read(other)
+    latch = platform.scheduler.hold(device.host)
+    squared = on_host(SQUARE, kind, source)
+    del source
+    quick = on_host(QUICK, kind, other)
+    latch.release()
+    np.testing.assert_array_equal(read(squared), (VALUES + 1) ** 2)
+    np.testing.assert_array_equal(read(quick), VALUES + 2)
 
 
 @pytest.mark.order

@@ -14,6 +14,7 @@ from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE, TRANSFER
 from cuplace.runtime.platform import Platform
+from cuplace.runtime.submission import MEMORY_WAIT
 from tests.runtime.streams import (
     ADD_ONE,
     SQUARE,
@@ -132,6 +133,50 @@ def test_waits_of_the_host_bring_parked_blocks_back(platform: Platform) -> None:
             break
     assert used(platform) == {"bytes_in_use": NBYTES, "bytes_parked": 0}
     assert not scheduler.parking
+
+
+def parked(platform: Platform, count: int) -> list[Buffer]:
+    """So many blocks of the first device are parked whose last use is complete, and no door has seen that. Returns
+    the copies of their values on another device."""
+    device, other = platform.devices[:2]
+    latch = platform.scheduler.hold(device.transfer_to(other))
+    sources = [put(device, numbers(i)) for i in range(count)]
+    platform.scheduler.host_wait(sources)
+    moved = [move(source, other) for source in sources]
+    sources.clear()
+    platform.scheduler.park()
+    assert device.memory.parked == count
+    latch.release()
+    for event in moved[-1].writes:
+        platform.backend.synchronize(event)
+    return moved
+
+
+def test_an_allocation_brings_back_some_that_are_parked(platform: Platform) -> None:
+    device = platform.devices[0]
+    moved = parked(platform, 12)
+    platform.scheduler.allocate(device, (1,), np.dtype(np.int8))
+    assert 0 < device.memory.parked < 12
+    for i, buffer in enumerate(moved):
+        np.testing.assert_array_equal(read(buffer), numbers(i))
+
+
+def test_short_memory_does_not_wait_while_what_is_parked_is_complete(platform: Platform) -> None:
+    device = platform.devices[0]
+    moved = parked(platform, 24)
+    config.update("max_device_bytes", 24 * NBYTES)
+    large = put(device, np.arange(24 * COUNT))
+    assert device.memory_stats()["memory_waits"] == 0
+    np.testing.assert_array_equal(read(large), np.arange(24 * COUNT))
+    assert len(moved) == 24
+
+
+def test_a_wait_for_parked_memory_is_one_for_its_last_use(platform: Platform) -> None:
+    moved = parked(platform, 1)
+    with platform.scheduler.log.record_waits() as waits:
+        platform.devices[0].memory.wait_for_all_parked()
+    (event,) = moved[0].writes
+    assert [(wait.kind, wait.submission) for wait in waits] == [(MEMORY_WAIT, event.submission)]
 
 
 @pytest.mark.parametrize("arena", [COMPUTE, TRANSFER])

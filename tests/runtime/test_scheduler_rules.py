@@ -11,7 +11,7 @@ import pytest
 
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.config import config
-from cuplace.runtime.memory import COMPUTE, TRANSFER
+from cuplace.runtime.memory import COMPUTE, TRANSFER, Arena
 from cuplace.runtime.platform import Platform
 from tests.memory import foreign_array
 from tests.runtime.streams import ADD_ONE, LONG, copy_task, failing, finish, move, new, put, read, task
@@ -188,8 +188,27 @@ def test_what_a_call_has_enqueued_before_it_failed_is_waited_for(
     np.testing.assert_array_equal(read(target), VALUES + 1 if door is submits else VALUES)
 
 
-def _interrupted(submission: Any) -> None:
+def _interrupted(*arguments: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_dead_block_is_taken_in_later_where_that_was_interrupted(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device, other = platform.devices[:2]
+    source = put(device, VALUES)
+    read(source)
+    latch = platform.scheduler.hold(device.transfer_to(other))
+    moved = move(source, other)
+    del source
+    with monkeypatch.context() as patch:
+        patch.setattr(Arena, "release", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            platform.scheduler.park()
+    platform.scheduler.park()
+    assert device.memory.parked_bytes == VALUES.nbytes
+    latch.release()
+    np.testing.assert_array_equal(read(moved), VALUES)
 
 
 @pytest.mark.parametrize("door", [submits, submits_moves, uploads, uploads_packed], ids=lambda door: door.__name__)
@@ -233,6 +252,23 @@ def test_a_failure_ends_where_it_is_overwritten(
             read(target)
         call()
         np.testing.assert_array_equal(read(target), VALUES + 1 if door is submits else VALUES)
+
+
+def test_a_failure_and_a_read_end_where_work_that_is_done_at_once_overwrites_them(platform: Platform) -> None:
+    scheduler, (device, other) = platform.scheduler, platform.devices[:2]
+    quick = task(lambda x: x + 1, seconds=0.0)
+    source, target = put(device, VALUES), put(device, VALUES)
+    latch = scheduler.hold(device.transfer_to(other))
+    moved = move(target, other)
+    latch.release()
+    scheduler.host_wait((source, moved))
+    scheduler.submit(quick, device.compute, (source,), (target,))
+    assert target.reads is None
+    scheduler.submit(failing("boom", 0.0), device.compute, (), (target,))
+    with pytest.raises(ValueError, match="boom"):
+        read(target)
+    scheduler.submit(quick, device.compute, (source,), (target,))
+    np.testing.assert_array_equal(read(target), VALUES + 1)
 
 
 def test_a_latch_is_a_record_and_bounds_what_follows(platform: Platform) -> None:

@@ -20,6 +20,8 @@ from cuplace.runtime.platform import Platform
 from tests import fakecuda
 from tests.runtime.streams import ADD_ONE, compute, finish, move, put, read
 
+pytestmark = pytest.mark.order(once=True)
+
 COUNT = 1 << 18
 NBYTES = COUNT * 8  # 2 MiB: more than pools keep for themselves
 VALUES = np.arange(COUNT, dtype=np.int64)

@@ -168,16 +168,50 @@ def test_packed_puts_share_a_block_and_give_it_back(open_small: Opener, case: Ca
     assert platform.backend.ring.peak <= 64 << 10
 
 
-def test_a_full_ring_makes_the_caller_wait_and_counts_it(open_small: Opener) -> None:
+def test_a_full_ring_makes_the_caller_wait_and_counts_it(
+    open_small: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
     platform = open_small(MIB)
     backend: Any = platform.backend
     device = platform.devices[0]
+    waited: list[bool] = []
+    wait_for_room = backend.ring.wait_for_room
     latch = platform.scheduler.hold(device.upload)
-    threading.Timer(0.05, latch.release).start()
+
+    def waits(again: bool) -> None:
+        if not waited:
+            threading.Timer(0.1, latch.release).start()
+        waited.append(again)
+        wait_for_room(again)
+
+    monkeypatch.setattr(backend.ring, "wait_for_room", waits)
     buffers = [put(device, numbers(MIB // 16) + i, np.float32) for i in range(5)]
     assert backend.ring.pressure_waits == 1
+    assert waited == [False], "until there is room, and not until there may be some"
     for i, buffer in enumerate(buffers):
         np.testing.assert_array_equal(read(buffer), numbers(MIB // 16) + i)
+
+
+@pytest.mark.parametrize("case", [Case("lazy"), Case("random", 1)], ids=labels)
+def test_a_download_that_is_given_up_keeps_its_block_until_its_copies_end(
+    open_small: Opener, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def given_up(event: Any) -> None:
+        raise KeyboardInterrupt
+
+    platform = open_small(64 << 10, case)
+    device, values = platform.devices[0], numbers(64)
+    source = put(device, values, np.float32)
+    read(source)
+    latch = platform.scheduler.hold(device.download)
+    with monkeypatch.context() as patch:
+        patch.setattr("cuplace.runtime.backends.cuda.host.synchronize", given_up)
+        with pytest.raises(KeyboardInterrupt):
+            read(source)
+    later = [put(device, values + i, np.float32) for i in range(3)]
+    latch.release()
+    for i, buffer in enumerate(later):
+        np.testing.assert_array_equal(read(buffer), values + i)
 
 
 def test_a_wait_for_the_ring_can_be_given_up(open_small: Opener) -> None:

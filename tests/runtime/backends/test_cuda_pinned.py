@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cuplace.runtime.backends.cuda.pinned import FIRST_BYTES, PinnedPool, PinnedStorage, address_of
 from tests.runtime.backends.test_cuda_ring import Driver
+
+pytestmark = pytest.mark.order(once=True)
 
 
 def pool_on(driver: Driver) -> PinnedPool:

@@ -11,11 +11,14 @@ import pytest
 from cuplace.errors import DeviceLostError
 from cuplace.placement.memory_space import DEVICE, PINNED_HOST, UNPINNED_HOST
 from cuplace.runtime.platform import Platform
+from cuplace.runtime.submission import Submission
 from cuplace.runtime.task import ComputeTask
 from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
-from tests.runtime.streams import LONG, put, read, task
+from tests.runtime.streams import ADD_ONE, LONG, put, read, task
 from tests.runtime.test_host_memory import QUICK, SQUARE, moved, on_host
+
+pytestmark = pytest.mark.order(once=True)
 
 VALUES = np.arange(64, dtype=np.int64)
 
@@ -54,6 +57,21 @@ def test_quick_work_on_what_is_there_is_done_by_the_caller_without_cuda(opened: 
     np.testing.assert_array_equal(read(finished), VALUES + 1)
     assert ran[1] is not threading.current_thread()
     assert fakecuda.take_reports() == []
+
+
+def test_quick_work_is_done_by_the_caller_where_all_that_it_waits_for_is_complete_by_then(opened: Any) -> None:
+    platform = opened("eager")
+    device, stream = platform.devices[0], platform.devices[0].host
+    latch = platform.scheduler.hold(device.upload)
+    (event,) = put(device, VALUES).writes
+    stream.wait(event)
+    latch.release()
+    platform.backend.synchronize(event)
+    result = np.zeros_like(VALUES)
+    submission = Submission(-1, ADD_ONE, stream, (), (), (), None, 0)
+    stream.run(ADD_ONE.run, [VALUES], [result], (), (), 0.0, submission)
+    np.testing.assert_array_equal(result, VALUES + 1)
+    assert stream.record(-1) is None
 
 
 def test_nothing_blocks_the_caller(opened: Any) -> None:
