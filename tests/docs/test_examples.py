@@ -18,7 +18,11 @@ SMALL = {
 SHOWN = {
     "pipelined_inference": ["The results of 3 microbatches of 8 x 16 are NumPy's."],
     "streamed_regression": ["a device held at most", "3 unknowns from 4,000 rows: as NumPy finds them."],
-    "parameters_to_serving": ["'in' of each layer: 1,024 bytes in 16 moves", "were allowed.", "served by 4 devices, is NumPy's."],
+    "parameters_to_serving": [
+        "'in' of each layer: 1,024 bytes in 16 moves",
+        "were allowed.",
+        "served by 4 devices, is NumPy's.",
+    ],
 }
 
 

@@ -41,6 +41,12 @@ def test_the_timeline_shows_every_microbatch_in_every_stage() -> None:
     assert sorted(computed) == sorted("01234567" * 8)
 
 
+def test_the_plot_of_overlap_shows_what_the_readme_says() -> None:
+    text = (pictures.FOLDER / "overlap.svg").read_text()
+    least = min(int(label) for label in re.findall(r">(\d+)%</text>", text))
+    assert f"at least {least}% of the shorter one" in (ROOT / "README.md").read_text()
+
+
 def test_links_of_pages_lead_somewhere() -> None:
     shown = set()
     for page in PAGES:
