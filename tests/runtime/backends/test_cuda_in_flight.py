@@ -8,13 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuplace.placement.memory_space import DEVICE, UNPINNED_HOST
 from cuplace.runtime.backends.cuda import ring as ring_module
+from cuplace.runtime.config import config
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform, activated
 from cuplace.runtime.task import CopyTask
 from tests import fakegpus
 from tests.fakegpus import Case
 from tests.runtime.streams import finish, move, new, put, read, used
+from tests.runtime.test_host_memory import moved as moved_to
 
 pytestmark = pytest.mark.order(once=True)
 
@@ -51,11 +54,58 @@ def moves_columns(platform: Platform) -> None:
         np.testing.assert_array_equal(read(target)[COLUMNS], matrix(i)[COLUMNS])
 
 
+def puts_together(platform: Platform) -> None:
+    """Small arrays, many in one block of the ring."""
+    device = platform.devices[0]
+    like = put(device, np.arange(64))
+    rounds = [[new(device, like, TRANSFER) for _ in range(16)] for _ in range(6)]
+    for i, targets in enumerate(rounds):
+        device.scheduler.upload_batch([(target, np.arange(64) + i + k) for k, target in enumerate(targets)])
+    for i, targets in enumerate(rounds):
+        for k, target in enumerate(targets):
+            np.testing.assert_array_equal(read(target), np.arange(64) + i + k)
+
+
+def goes_to_the_host_and_back(platform: Platform) -> None:
+    """Memory that is not pinned, so that each way is through the ring."""
+    here, there = platform.devices[0], platform.devices[-1]
+    hosts = [moved_to(put(here, matrix(i)), here, UNPINNED_HOST) for i in range(3)]
+    results = [moved_to(host, there, DEVICE) for host in hosts]
+    for i, (host, result) in enumerate(zip(hosts, results, strict=True)):
+        np.testing.assert_array_equal(read(result), matrix(i))
+        np.testing.assert_array_equal(read(host), matrix(i))
+
+
+@pytest.mark.parametrize("case", PEERS, ids=lambda case: case.label)
+def test_copies_to_the_host_and_back_take_turns_in_the_ring_without_a_wait(
+    case: Case, fake_gpus: None, restored_config: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ring_module, "FIRST_SLAB_BYTES", 4 << 10)
+    config.update("staging_bytes", 4 << 10)
+    platform = fakegpus.open_fake(case)
+    backend: Any = platform.backend
+    here, *others = platform.devices[:3]
+    sources = [put(here, matrix(i)) for i in range(4)]
+    platform.scheduler.host_wait(sources)
+    backend.ring.free_unused()
+    pressed = backend.ring.pressure_waits
+    latch = platform.scheduler.hold(here.download)
+    hosts = [moved_to(source, here, UNPINNED_HOST) for source in sources]
+    results = [moved_to(host, there, DEVICE) for host in hosts for there in others]
+    assert backend.ring.pressure_waits == pressed
+    latch.release()
+    for k, result in enumerate(results):
+        np.testing.assert_array_equal(read(result), matrix(k // 2))
+    del sources, hosts, results, result
+    platform.close()
+    fakegpus.assert_no_reports()
+
+
 @pytest.mark.parametrize("slab", [4 << 10, 256 << 10], ids=["many pieces", "few pieces"])
 @pytest.mark.parametrize(
     ("program", "case"),
     [
-        *[(puts, case) for case in PEERS],
+        *[(program, case) for program in (puts, puts_together, goes_to_the_host_and_back) for case in PEERS],
         *[(moves, case) for case in NO_PEERS],
         *[(moves_columns, case) for case in PEERS + NO_PEERS],
     ],
@@ -68,6 +118,7 @@ def test_memory_on_the_way_is_not_shared_and_comes_back(
     monkeypatch.setattr(ring_module, "FIRST_SLAB_BYTES", slab)
     monkeypatch.setattr(ring_module, "SLAB_BYTES", slab)
     monkeypatch.setattr("cuplace.runtime.staging.CHUNK_BYTES", 4 << 10)
+    config.update("staging_bytes", 2 * slab)  # soon full
     platform = fakegpus.open_fake(case)
     backend: Any = platform.backend
     with activated(platform):
