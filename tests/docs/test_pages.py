@@ -1,8 +1,8 @@
-"""Pages that choose no platform say what is true on every platform.
+"""Pages say what is true on every platform, but for those that are about one, or about its figures.
 
 `tests/test_readme.py` runs all pages as a user would, each in a process of its own, where no GPU answers. Here those
-that name no platform, and no figures of one, run on each, fake GPUs included: what they print differs only in the names
-of devices.
+that choose no platform, and show no times and no memory of one, run on each, fake GPUs included: what they print differs
+only in the names of devices.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ import pytest
 from cuplace.runtime.platform import Platform
 from tests.test_readme import BLOCK, PAGES
 
-EVERYWHERE = ("README.md", "coming-from-jax.md", "placement.md", "tour.md")
+EVERYWHERE = (
+    "README.md", "coming-from-cupy.md", "coming-from-jax.md", "kernels.md", "placement.md", "tour.md", "transfers.md",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", EVERYWHERE)

@@ -1,9 +1,6 @@
-"""Functions of the user's that are called at once: what GPUs refuse, memory that runs out, the page on kernels."""
+"""Functions of the user's that are called at once: what GPUs refuse, memory that runs out."""
 
 from __future__ import annotations
-
-import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,22 +11,12 @@ from tests import fakecuda, fakegpus
 from tests.array.places import numbers, on, places
 from tests.memory import address_of
 
-PAGE = Path(__file__).parent.parent.parent / "docs" / "kernels.md"
-
 cuda = pytest.mark.parametrize("platform", [] if fakegpus.missing() else ["cuda"], indirect=True)
 
 
 def add_one(x):
     x += 1
     return x
-
-
-@cuda
-def test_the_page_on_kernels_prints_what_it_shows(platform, capsys):
-    blocks = re.findall(r"^```(python|text)\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    code = "\n".join(text for kind, text in blocks[:4] if kind == "python")
-    exec(compile(code, "kernels.md", "exec"), {"__name__": "page"})
-    assert capsys.readouterr().out == "".join(text for kind, text in blocks[:4] if kind == "text")
 
 
 @cuda
