@@ -1,8 +1,8 @@
 """Pages say what is true on every platform, but for those that are about one, or about its figures.
 
 `tests/test_readme.py` runs all pages as a user would, each in a process of its own, where no GPU answers. Here those
-that choose no platform, and show no times and no memory of one, run on each, fake GPUs included: what they print differs
-only in the names of devices.
+that choose no platform, and show no times and no memory of one, run on each, fake GPUs included: what they print
+differs only in the names of devices.
 """
 
 from __future__ import annotations
