@@ -15,7 +15,6 @@ from cuplace.profiling.profile import Profile, profile
 from cuplace.profiling.report import LABELS
 from cuplace.profiling.spans import COMPUTE, TRANSFER
 from cuplace.runtime.backends.sim import open_backend
-from cuplace.runtime.config import config
 from cuplace.runtime.machine import PeerLink
 from cuplace.runtime.platform import Platform, activated
 from cuplace.runtime.presets import find_machine
@@ -98,39 +97,6 @@ def test_a_detour_through_the_host_is_named_with_its_line(simulated):
     text = str(prof)
     assert "host, " in text
     assert "the host waited at" in text
-
-
-def test_memory_that_has_to_be_waited_for_is_named(simulated):
-    device, other = simulated.devices[:2]
-    nbytes = 1 << 20
-    x = cuplace.block_until_ready(cuplace.device_put(np.ones(nbytes // 4, np.float32), device))
-    double = cuplace.jit(lambda x: x * 2)
-    cuplace.block_until_ready(double(x))
-    before = config.max_device_bytes
-    config.update("max_device_bytes", 3 * nbytes)
-    try:
-        with profile() as prof:
-            for _ in range(6):  # each result dies while it is being copied away, and its memory is asked for again
-                cuplace.device_put(double(x), other)
-    finally:
-        config.update("max_device_bytes", before)
-    gaps = [gap for gap in prof.gaps if gap.lane.device == device.id]
-    assert "memory" in {gap.reason for gap in gaps}
-    named = next(gap for gap in gaps if gap.reason == "memory")
-    assert "still used by" in named.text
-
-
-def test_run_ahead_is_named_back_pressure(simulated, monkeypatch):
-    monkeypatch.setattr("cuplace.runtime.scheduler.host.RUN_AHEAD", 1)
-    device = simulated.devices[0]
-    a, b = (cuplace.block_until_ready(cuplace.device_put(numbers(8) + i, device)) for i in range(2))
-    square = cuplace.jit(lambda x: x * x)
-    cuplace.block_until_ready(square(a))
-    with profile() as prof:
-        results = [square(x) for _ in range(4) for x in (a, b)]
-    assert {wait.kind for wait in prof.waits} == {"run-ahead"}
-    assert all(f"{__file__}" in str(wait.line) for wait in prof.waits)
-    assert len(results) == 8
 
 
 def test_operands_of_other_calls_are_named(simulated):
