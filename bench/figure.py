@@ -65,7 +65,7 @@ def told(value: float, unit: str) -> str:
 
 def _digits(value: float, name: str) -> str:
     """Percentages have one decimal at most."""
-    return f"{value:.1f}".removesuffix(".0") if name == "%" else number(value)
+    return f"{round(value, 1) + 0.0:.1f}".removesuffix(".0") if name == "%" else number(value)
 
 
 def _joined(name: str) -> str:

@@ -270,7 +270,7 @@ def _series(rows: Sequence[Row]) -> list[Series]:
         return [value / one for value, one in zip(values, transfer, strict=True)]
 
     together, longer = zip(*((a + b, max(a, b)) for a, b in zip(compute, transfer, strict=True)), strict=True)
-    labels = [f"{row['hidden'].median:.0%}" for row in rows]
+    labels = [f"{round(row['hidden'].median, 2) + 0.0:.0%}" for row in rows]  # never -0%
     found = [
         Series("one after the other", x, units(together), DASHED),
         Series("all hidden", x, units(longer), WIDE, colour=2),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -180,6 +181,15 @@ def test_all_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     for name, line in command.NAMES.items():
         assert f"  {name:10} {line}\n" in said
+
+
+def test_the_page_names_all_benchmarks_and_options() -> None:
+    page = (ROOT / "docs" / "benchmarks.md").read_text()
+    for name in command.NAMES:
+        assert name == "probe" or f"| `{name}` | " in page
+    options = command._parser("probe", probe.BENCHMARK, "").format_help()
+    for option in set(re.findall(r"--[a-z]+", options)) - {"--help", "--size", "--fails"}:
+        assert f"`{option}" in page, option
 
 
 # ---------------------------------------------------------------------- what is wrong

@@ -32,7 +32,8 @@ def test_a_figure_is_told_in_the_unit_of_its_median(figure: Figure, text: str) -
     [
         (0.0, "s", "0 s"), (2.5, "s", "2.5 s"), (3e-10, "s", "0.3 ns"), (-0.002, "s", "-2 ms"),
         (3 << 20, "B", "3 MiB"), (100, "B", "100 B"), (67e12, "flop/s", "67 TFLOP/s"), (1e8, "flop/s", "0.1 GFLOP/s"),
-        (1.0, "share", "100%"), (1.03, "x", "1.03x"), (262144, "", "262144"), (float("inf"), "s", "inf s"),
+        (1.0, "share", "100%"), (-1e-5, "share", "0%"), (1.03, "x", "1.03x"), (262144, "", "262144"),
+        (float("inf"), "s", "inf s"),
     ],
 )  # fmt: skip
 def test_values_have_units_that_suit_them(value: float, unit: str, text: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from bench import limits, overlap
 from bench.harness import Bench, Result, Row
 from bench.load import Load
+from bench.report import table_lines
 from cuplace.runtime.config import config
 from cuplace.runtime.machine import Machine
 from cuplace.runtime.platform import activated, open_platform
@@ -118,6 +120,13 @@ def test_the_picture_shows_all_ways_between_all_hidden_and_nothing_hidden(hgx: R
 
 def hidden_of(found: float, everything: float, nothing: float) -> float:
     return (nothing - found) / (nothing - everything)
+
+
+def test_the_page_shows_what_is_printed(hgx: Result) -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "benchmarks.md").read_text()
+    shown = "".join(f"    {line}".rstrip() + "\n" for line in table_lines(hgx.tables[0]))
+    assert shown in page
+    assert f"A byte stands for {overlap.ENLARGED}," in page
 
 
 # ---------------------------------------------------------------------- GPUs
