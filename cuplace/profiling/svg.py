@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from html import escape
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 ROW, GAP, GROUP = 18, 3, 8  # pixels: height of a lane, between lanes, more between devices
 MARGIN, WIDTH, TOP, BOTTOM = 12, 1000, 40, 44
 LETTER = 6.7  # pixels of a character of the names
-TICKS = 8
+TICKS = 10  # at most, at times that are easy to read
 COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#ff9da7", "#8cd17d",
 )  # fmt: skip
@@ -77,12 +78,19 @@ def _title(profile: Profile, told: Callable[[float], str]) -> str:
 
 def _axis(left: float, height: float, whole: float, scale: float, told: Callable[[float], str]) -> list[str]:
     parts = []
-    for i in range(TICKS + 1):
-        time = whole * i / TICKS
+    step = _step(whole / TICKS)
+    for i in range(int(whole / step) + 1):
+        time = step * i
         x = left + time * scale
         parts.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{height:.1f}" stroke="#ddd"/>')
         parts.append(f'<text class="k" x="{x:.1f}" y="{height + 16:.1f}">{told(time)}</text>')
     return parts
+
+
+def _step(least: float) -> float:
+    """The smallest of 1, 2, 5, 10, 20, ... microseconds that is not below ``least`` (nanoseconds)."""
+    power = 10 ** max(3, math.floor(math.log10(least)))
+    return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least)
 
 
 def _piece(span: Span, x: float, y: float, scale: float, told: Callable[[float], str]) -> str:

@@ -15,7 +15,7 @@ from docs import pictures
 ROOT = pictures.DOCS.parent
 MADE = sorted(path.name for path in pictures.FOLDER.glob("*.svg"))
 PAGES = [ROOT / "README.md", *sorted(pictures.DOCS.glob("*.md"))]
-LINK = re.compile(r"\]\(([^)#]+?)(?:#[\w-]*)?\)")
+LINK = re.compile(r"\]\(([\w./:-]+)(?:#[\w-]*)?\)")
 
 
 def test_they_are_what_the_script_makes(tmp_path: Path) -> None:
