@@ -14,7 +14,7 @@ import cuplace.numpy as jnp
 from cuplace import errors, testing
 from cuplace.runtime.platform import Platform
 from tests.order.random_program import placements
-from tests.runtime.streams import ADD_ONE, compute, finish, move, put, read, used
+from tests.runtime.streams import ADD_ONE, compute, failing, finish, move, put, read, used
 
 PROGRAMS = 3
 
@@ -122,6 +122,15 @@ def test_only_what_depends_on_failed_work_fails(platform: Platform) -> None:
         assert program.check() == 0
         del program, healthy, spoilt, moved, array
     assert_nothing_is_left(platform)
+
+
+@pytest.mark.order(once=True)
+def test_work_that_fails_on_demand_is_not_begun_where_what_it_reads_has_failed(platform: Platform) -> None:
+    failed = compute(failing("no source"), put(platform.devices[0], np.arange(4)))
+    with testing.faults(fail_op=("add_one", 1)):
+        spoilt = compute(ADD_ONE, failed)
+    with pytest.raises(ValueError, match="no source"):
+        read(spoilt)
 
 
 def test_memory_that_runs_out_is_told_at_once(platform: Platform) -> None:

@@ -145,6 +145,7 @@ def test_platforms_side_by_side(platform: Platform) -> None:
         other.close()
 
 
+@pytest.mark.order(once=True)
 @pytest.mark.parametrize("platform", ["cpu", "sim"], indirect=True)
 def test_a_closed_platform_gives_its_memory_back(platform: Platform) -> None:
     other = open_platform(platform.name, 2)
@@ -154,7 +155,9 @@ def test_a_closed_platform_gives_its_memory_back(platform: Platform) -> None:
     del moved
     memory = [weakref.ref(block) for block in _kept(other)]
     assert memory
+    assert other.scheduler.graveyard
     other.close()
+    assert not other.scheduler.graveyard
     gc.collect()
     assert [block() for block in memory] == [None] * len(memory)
 
