@@ -99,6 +99,7 @@ class Jitted:
             )
         check_leaves("in_shardings", in_shardings)
         check_leaves("out_shardings", out_shardings)
+        functools.update_wrapper(self, fun)  # before anything of its own: a jitted function has attributes like these
         self._static = Chosen("static", fun, static_argnums, static_argnames)
         self._donate = Chosen("donate", fun, donate_argnums, donate_argnames)
         both = self._static.names & self._donate.names
@@ -116,7 +117,6 @@ class Jitted:
         self._quick: dict[Any, Callable[..., Any]] = {}
         self._hits = 0
         self._misses = 0
-        functools.update_wrapper(self, fun)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not kwargs and not recordings:

@@ -36,6 +36,17 @@ def test_by_name_and_inside_pytrees(platform):
     assert not y.is_deleted()
 
 
+def test_a_jitted_function_that_is_jitted_again_has_options_of_its_own(platform):
+    x, y = jnp.arange(3.0), jnp.arange(3.0)
+    inner = cuplace.jit(lambda x: x + 1)
+    outer = cuplace.jit(inner, donate_argnums=0)
+    np.testing.assert_array_equal(np.asarray(outer(x)), [1, 2, 3])
+    np.testing.assert_array_equal(np.asarray(inner(y)), [1, 2, 3])
+    assert (x.is_deleted(), y.is_deleted()) == (True, False)
+    assert outer.__wrapped__ is inner
+    assert inner.cache_info().traces == 1
+
+
 def test_what_no_result_can_use_stays_alive_with_a_warning(platform):
     x = jnp.arange(8.0)
     with pytest.warns(UserWarning, match=r"Some donated buffers were not usable: float32\[8\]"):
