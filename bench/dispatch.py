@@ -117,6 +117,31 @@ def plan_262144(lib: Any) -> Any:
     return _plan(lib, 512, True)
 
 
+def plan_chains(lib: Any) -> Any:
+    """Seconds to plan the chunked chains that bring one device's array to the 64 of eight nodes."""
+    from dataclasses import replace
+
+    from cuplace.runtime.presets import PRESETS
+    from cuplace.runtime.topology import find_topology
+    from cuplace.sharding import Mesh
+    from cuplace.transfer.plan import plan_move
+
+    devices = find_topology(replace(PRESETS["two-nodes"], name="eight-nodes", nodes=8)).devices
+    grid, dtype, clock = Mesh(lib.np.array(devices), ("x",)), lib.np.dtype("f"), time.perf_counter
+    source, target = lib.on(Mesh(lib.np.array(devices[:1]), ("x",))), lib.on(grid)
+    rows = 1 << 20
+
+    def once() -> float:
+        nonlocal rows
+        rows += 128
+        start = clock()
+        plan_move((rows, 1 << 12), dtype, source, target)
+        return clock() - start
+
+    once()
+    return once
+
+
 def plan_cached(lib: Any) -> Any:
     return _plan(lib, 44, False)
 
@@ -148,6 +173,7 @@ CASES = {
     "place": Case(partial(first_calls, what="placing"), mode="own", samples=5),
     "plan 44": Case(plan_2000, mode="own"),
     "plan 512": Case(plan_262144, mode="own", samples=1),
+    "chains": Case(plan_chains, mode="own"),
     "cached": Case(plan_cached, mode="own", samples=101),
 }
 
@@ -163,6 +189,7 @@ ROWS = [
     Row("placing, an op", "cuplace:place", None, math.inf),
     Row("plan of 1,936 moves", "cuplace@512:plan 44", None, 10e-3),
     Row("plan of 262,144 moves", "cuplace@512:plan 512", None, 1.0),
+    Row("plan of 1,260 copies in chains to 64 GPUs", "cuplace:chains", None, 10e-3),
     Row("cached plan", "cuplace@512:cached", None, 50e-6),
     Row("import cuplace", "python:cuplace", "python:numpy", 0.1, plus=True),
     Row("import of everything in it", "python:all of cuplace", "python:numpy", 0.1, plus=True),

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from cuplace.runtime.topology import Link, Port, Topology
-
+    from cuplace.runtime.topology import Port, Topology
 
 NOTHING_EARLIER: Mapping[int, Sequence[int]] = MappingProxyType({})
+
+
+Pair: TypeAlias = tuple[int, int]
+"""The GPUs that copies go from and to."""
 
 
 class Copy(NamedTuple):
@@ -23,53 +26,121 @@ class Copy(NamedTuple):
     after: int = -1
 
 
-def bytes_through(copies: Iterable[Copy], topology: Topology) -> dict[Port, float]:
-    """The bytes that pass each port."""
-    between: dict[tuple[int, int], int] = defaultdict(int)
+class Way(NamedTuple):
+    """A link as schedules see it, with numbers in the place of its ports.
+
+    Attributes:
+        ports: what each byte takes of which port.
+        out, into: the ends that serve one copy at a time; ``into`` is -1 where there is only one.
+        most: bytes a second.
+        latency: seconds.
+    """
+
+    ports: tuple[tuple[int, float], ...]
+    out: int
+    into: int
+    most: float
+    latency: float
+
+
+class Links(dict[Pair, Way]):
+    """How copies from one GPU to another travel, as it is now: each link of a topology is looked up once, since plans
+    ask for few of them, many times."""
+
+    def __init__(self, topology: Topology) -> None:
+        super().__init__()
+        self.topology = topology
+        self.ports: list[Port] = []
+        self.capacities: list[float] = []
+        self._numbers: dict[Port, int] = {}
+
+    def __missing__(self, pair: Pair) -> Way:
+        link = self.topology.link(*pair)
+        ports = tuple([(self._number(port), amount) for port, amount in link.ports])
+        single = [number for number, _ in ports if self.ports[number].kind != "both"]
+        into = single[1] if len(single) > 1 else -1
+        found = self[pair] = Way(ports, single[0], into, link.most, link.latency)
+        return found
+
+    def _number(self, port: Port) -> int:
+        number = self._numbers.setdefault(port, len(self.ports))
+        if number == len(self.ports):
+            self.ports.append(port)
+            self.capacities.append(self.topology.capacity(port))
+        return number
+
+
+def between(copies: Iterable[Copy]) -> dict[Pair, int]:
+    """The bytes from each GPU to each other one."""
+    total: dict[Pair, int] = {}
     for source, target, nbytes, _ in copies:
-        between[source, target] += nbytes
-    total: dict[Port, float] = defaultdict(float)
-    for pair, nbytes in between.items():
-        for port, amount in topology.link(*pair).ports:
-            total[port] += amount * nbytes
+        pair = source, target
+        total[pair] = total.get(pair, 0) + nbytes
     return total
 
 
-def busiest(copies: Iterable[Copy], topology: Topology) -> float:
-    """The least seconds that the copies need, in whatever order: those of the port that has the most to carry."""
-    return max((load / topology.capacity(port) for port, load in bytes_through(copies, topology).items()), default=0.0)
+def bytes_through(copies: Iterable[Copy], topology: Topology | Links) -> dict[Port, float]:
+    """The bytes that pass each port."""
+    links = _links(topology)
+    return {links.ports[number]: load for number, load in _loads(between(copies), links).items()}
+
+
+def busiest(moved: Iterable[Copy] | Mapping[Pair, int], topology: Topology | Links) -> float:
+    """The least seconds that copies, or so many bytes between GPUs, need in whatever order: those of the port that has
+    the most to carry."""
+    links = _links(topology)
+    loads = _loads(moved if isinstance(moved, Mapping) else between(moved), links)
+    return max((load / links.capacities[number] for number, load in loads.items()), default=0.0)
 
 
 def estimate(
-    copies: Sequence[Copy], topology: Topology, earlier: Mapping[int, Sequence[int]] = NOTHING_EARLIER
-) -> float:
+    copies: Sequence[Copy], topology: Topology | Links, earlier: Mapping[int, Sequence[int]] = NOTHING_EARLIER,
+    least: float | None = None,
+) -> float:  # fmt: skip
     """The seconds until all copies have ended, enqueued in this order.
 
     Each begins when it has been enqueued, the copy that it comes after and those that ``earlier`` names for its number
     have ended, and both of its ends are free; the ends of links are taken to serve one copy after the other.
+    ``least`` is what `busiest` says of the copies, where somebody has asked it.
     """
-    submit = topology.machine.submit_us * 1e-6
-    free: dict[Port | None, float] = defaultdict(float)
+    links = _links(topology)
+    ways = [links[copy[:2]] for copy in copies]
+    submit = links.topology.machine.submit_us * 1e-6
+    free = [0.0] * (len(links.ports) + 1)  # the last one stands for no port, which is always free
     ends: list[float] = []
-    known: dict[tuple[int, int], tuple[Port, Port | None, float, float]] = {}
-    host = last = 0.0
-    for number, (source, target, nbytes, after) in enumerate(copies):
-        link = known.get((source, target))
-        if link is None:
-            link = known[source, target] = _one_at_a_time(topology.link(source, target))
-        out, into, most, latency = link
+    host = 0.0
+    for number, ((_, out, into, most, latency), (_, _, nbytes, after)) in enumerate(zip(ways, copies, strict=True)):
         host += submit
-        begin = max(host, free[out], free[into], ends[after] if after >= 0 else 0.0)
+        begin = max(host, free[out], free[into])
+        if after >= 0 and ends[after] > begin:
+            begin = ends[after]
         if number in earlier:
             begin = max(begin, *[ends[other] for other in earlier[number]])
         end = free[out] = begin + nbytes / most
-        if into is not None:
+        if into >= 0:
             free[into] = end
         ends.append(end + latency)
-        last = max(last, end + latency)
-    return max(last, busiest(copies, topology))
+    last = max(ends, default=0.0)
+    return max(last, busiest(copies, links) if least is None else least)
 
 
-def _one_at_a_time(link: Link) -> tuple[Port, Port | None, float, float]:
-    ports = [port for port, _ in link.ports if port.kind != "both"]
-    return ports[0], ports[1] if len(ports) > 1 else None, link.most, link.latency
+def _loads(moved: Mapping[Pair, int], links: Links) -> dict[int, float]:
+    total: dict[int, float] = {}
+    for pair, nbytes in moved.items():
+        for number, amount in links[pair].ports:
+            total[number] = total.get(number, 0.0) + amount * nbytes
+    return total
+
+
+def links_of(topology: Topology) -> Links:
+    """Its links; kept where nothing but its figures decides them."""
+    return Links(topology) if topology.find_path is not None else _kept_links(topology)
+
+
+@lru_cache(maxsize=16)
+def _kept_links(topology: Topology) -> Links:
+    return Links(topology)
+
+
+def _links(topology: Topology | Links) -> Links:
+    return topology if isinstance(topology, Links) else links_of(topology)

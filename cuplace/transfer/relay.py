@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from itertools import pairwise
 from operator import sub
@@ -11,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cuplace.transfer.choice import Places, rank_in_group
-from cuplace.transfer.loads import Copy, busiest, estimate
+from cuplace.transfer.loads import Copy, Links, busiest, estimate, links_of
 from cuplace.transfer.routes import Routes
 from cuplace.transfer.table import NOTHING, Ints, Table
 
@@ -24,6 +23,8 @@ MOST_CHUNKS = 128
 WORTH_IT = 0.95  # relays are taken if they need at most this part of the time of direct copies
 LATENCIES = 10.0  # a chunk travels at least so many times longer than it takes to set out
 ENQUEUEING = 0.7  # the host may spend this part of the transfer's time on enqueueing it
+
+_AT_ONCE = NOTHING, 0.0  # by which copy a chunk is brought to its holder, and when
 
 
 class _Piece(NamedTuple):
@@ -43,17 +44,50 @@ class _Piece(NamedTuple):
     needers: dict[int, list[int]]
 
 
-class _ChunkHop(NamedTuple):
-    """A copy of a chunk: when the chunk sets out, as a part of the whole transfer, and for how many seconds it has
-    been on its way then."""
+class _Hops:
+    """The copies of all chunks, as columns.
 
-    sets_out: float
-    on_its_way: float
-    source: int
-    target: int
-    nbytes: int
-    chunk: int
-    piece: _Piece
+    Attributes:
+        sources, targets: the GPUs.
+        shards: the shard that a copy reads: a source shard, or the target shard of the copy that feeds it.
+        firsts: the target shard that it writes; ``others`` are further ones on the same GPU.
+        chunks: the chunk.
+        feeding: the copy that brought what it passes on, or NOTHING.
+        sets_out: when the chunk sets out, as a part of the whole transfer.
+        on_its_way: for how many seconds the chunk has been on its way then.
+    """
+
+    def __init__(self) -> None:
+        self.sources: list[int] = []
+        self.targets: list[int] = []
+        self.shards: list[int] = []
+        self.firsts: list[int] = []
+        self.chunks: list[int] = []
+        self.feeding: list[int] = []
+        self.sets_out: list[float] = []
+        self.on_its_way: list[float] = []
+        self.others: dict[int, list[int]] = {}
+
+    def order(self, nbytes: Ints, links: Links) -> Ints:
+        """Chunks set out evenly over the time that the busiest link needs; each is on its way for so long."""
+        moved: dict[tuple[int, int], int] = {}
+        for pair, size in zip(zip(self.sources, self.targets, strict=True), nbytes.tolist(), strict=True):
+            moved[pair] = moved.get(pair, 0) + size
+        keys = np.array(self.sets_out) * busiest(moved, links) + np.array(self.on_its_way)
+        found: Ints = np.argsort(keys, kind="stable")
+        return found
+
+
+class _Chunks(NamedTuple):
+    """Pieces cut into boxes.
+
+    Attributes:
+        pieces: the pieces.
+        boxes: for each piece its chunks, in the order in which they set out.
+    """
+
+    pieces: list[_Piece]
+    boxes: list[list[tuple[Sequence[int], Sequence[int]]]]
 
 
 class _Rows(NamedTuple):
@@ -85,19 +119,21 @@ def relayed(direct: Table, held: Ints, places: Places, itemsize: int) -> Table |
         return None
     if len(remote) > MOST_CHUNKED:
         return _by_rule(direct, rows, places)
-    topology = places.topology
-    link = topology.link(int(rows.froms[remote[0]]), int(rows.tos[remote[0]]))
-    if int(direct.sizes[remote].sum()) * itemsize / link.most < topology.machine.submit_us * 1e-6 + link.latency:
+    links = links_of(places.topology)
+    way = links[int(rows.froms[remote[0]]), int(rows.tos[remote[0]])]
+    submit = places.topology.machine.submit_us * 1e-6
+    if int(direct.sizes[remote].sum()) * itemsize / way.most < submit + way.latency:
         return None  # all of it takes less time than enqueueing one copy more
     pieces = _gather(direct, rows, held, places, itemsize)
-    once = [Copy(next(iter(piece.holders)), gpu, piece.nbytes) for piece in pieces for gpu in piece.needers]
-    least = _least_seconds(once, places)
+    least = _least_seconds(pieces, places, links)
     sizes = (direct.sizes * itemsize).tolist()
-    straight = [Copy(*row) for row in zip(rows.froms.tolist(), rows.tos.tolist(), sizes, strict=True)]
-    if busiest(straight, topology) <= least / WORTH_IT:
+    straight = list(map(Copy, rows.froms.tolist(), rows.tos.tolist(), sizes))
+    directly = busiest(straight, links)
+    if directly <= least / WORTH_IT:
         return None
-    table, copies = _chain(pieces, len(once), least, direct, rows, places, itemsize)
-    return table if estimate(copies, topology) <= WORTH_IT * estimate(straight, topology) else None
+    table, copies = _chain(_cut_all(pieces, least, rows, links), links, itemsize, _Local(direct, rows))
+    seconds = WORTH_IT * estimate(straight, links, least=directly)
+    return table if estimate(copies, links) <= seconds else None
 
 
 def _read(direct: Table, places: Places) -> _Rows:
@@ -125,88 +161,112 @@ def _gather(direct: Table, rows: _Rows, held: Ints, places: Places, itemsize: in
     return list(pieces.values())
 
 
-def _least_seconds(once: list[Copy], places: Places) -> float:
+def _least_seconds(pieces: list[_Piece], places: Places, links: Links) -> float:
     """A time that no way of doing it beats: each GPU gets all that it lacks through its quickest way in."""
-    topology = places.topology
-    gpus = {device.gpu for device in (*places.sources, *places.targets)}
+    node = places.topology.node
     lacks: dict[int, int] = {}
-    for copy in once:
-        lacks[copy.target] = lacks.get(copy.target, 0) + copy.nbytes
-    return max(
-        nbytes / max(topology.link(other, gpu).most for other in gpus if other != gpu) for gpu, nbytes in lacks.items()
-    )
+    gpus: dict[int, list[int]] = {}
+    for gpu in dict.fromkeys(device.gpu for device in (*places.sources, *places.targets)):
+        gpus.setdefault(node(gpu), []).append(gpu)
+    for piece in pieces:
+        for gpu in piece.needers:
+            lacks[gpu] = lacks.get(gpu, 0) + piece.nbytes
+    firsts = {name: members[0] for name, members in gpus.items()}
+
+    def most(gpu: int) -> float:
+        """The links from one node to another are alike: one from each tells of all."""
+        mates = [other for other in gpus[node(gpu)][:2] if other != gpu]
+        others = [first for name, first in firsts.items() if name != node(gpu)]
+        return max(links[other, gpu].most for other in (*mates, *others[:1]))
+
+    return max(nbytes / most(gpu) for gpu, nbytes in lacks.items())
 
 
-def _chain(
-    pieces: list[_Piece], deliveries: int, least: float, direct: Table, rows: _Rows, places: Places, itemsize: int
-) -> tuple[Table, list[Copy]]:  # fmt: skip
-    """The table of chunks that travel along chains, and its copies."""
-    topology = places.topology
-    a_delivery = deliveries / len(pieces)
-    latency = topology.link(int(rows.froms[rows.remote[0]]), int(rows.tos[rows.remote[0]])).latency
+def _cut_all(pieces: list[_Piece], least: float, rows: _Rows, links: Links) -> _Chunks:
+    """As many chunks as pay: many are spread well over the links, few are enqueued soon."""
+    a_delivery = sum(len(piece.needers) for piece in pieces) / len(pieces)
+    latency = links[int(rows.froms[rows.remote[0]]), int(rows.tos[rows.remote[0]])].latency
     count = min(
         MOST_CHUNKS, MOST_CHUNKED / a_delivery, least / (LATENCIES * latency + 1e-12),
-        ENQUEUEING * least / (a_delivery * topology.machine.submit_us * 1e-6 + 1e-12),
+        ENQUEUEING * least / (a_delivery * links.topology.machine.submit_us * 1e-6 + 1e-12),
     )  # fmt: skip
     total = sum(piece.nbytes for piece in pieces)
-    routes = Routes([(tuple(piece.holders), tuple(piece.needers)) for piece in pieces], topology)
-    build = _Builder()
-    hops: list[_ChunkHop] = []
-    speed: dict[tuple[int, int], float] = {}
-    for number, piece in enumerate(pieces):
-        boxes = _cut(piece, int(count * piece.nbytes / total))
-        for turn, (start, stop) in enumerate(boxes):
-            nbytes = math.prod(map(sub, stop, start)) * itemsize
-            chunk = build.add_box(start, stop)
-            reached: dict[int, float] = {}
-            for pair in routes.find(number, turn):
-                begins = reached.get(pair.source, 0.0)
-                if pair not in speed:
-                    speed[pair] = topology.link(*pair).most
-                reached[pair.target] = begins + nbytes / speed[pair]
-                hops.append(_ChunkHop(turn / len(boxes), begins, *pair, nbytes, chunk, piece))
-    # Chunks set out evenly over the time that the busiest link needs; each is on its way for so long.
-    whole = busiest([Copy(hop.source, hop.target, hop.nbytes) for hop in hops], topology)
-    hops.sort(key=lambda hop: hop.sets_out * whole + hop.on_its_way)
-    arrived: dict[tuple[int, int], int] = {}
-    for _, _, source, target, nbytes, chunk, piece in hops:
-        first, *others = piece.needers[target]
-        feeding = arrived.get((chunk, source), NOTHING)
-        shard = piece.holders[source] if feeding == NOTHING else piece.needers[source][0]
-        row = build.add(shard, first, chunk, Copy(source, target, nbytes, feeding))
-        arrived[chunk, target] = row
-        for other in others:
-            build.add(first, other, chunk, Copy(target, target, nbytes, row))
-    for row in np.flatnonzero(rows.froms == rows.tos).tolist():
-        gpu, nbytes = int(rows.tos[row]), math.prod((direct.stops[row] - direct.starts[row]).tolist()) * itemsize
-        box = build.add_box(direct.starts[row].tolist(), direct.stops[row].tolist())
-        build.add(int(direct.sources[row]), int(direct.targets[row]), box, Copy(gpu, gpu, nbytes))
-    return build.table(), build.copies
+    return _Chunks(pieces, [_cut(piece, int(count) * piece.nbytes // total) for piece in pieces])
 
 
-class _Builder:
-    """A table that grows row by row."""
+def _chain(cut: _Chunks, links: Links, itemsize: int, local: _Local) -> tuple[Table, list[Copy]]:
+    """The table of chunks that travel along chains, with what stays on its GPU; and its copies."""
+    starts, stops = np.array([box for boxes in cut.boxes for box in boxes], dtype=np.int64).transpose(1, 0, 2)
+    sizes = (stops - starts).prod(axis=1, dtype=np.int64) * itemsize
+    hops = _follow(cut, sizes.tolist(), links)
+    gpus, tos, shards, firsts, chunks, feeding = (
+        np.array(column, dtype=np.int64)
+        for column in (hops.sources, hops.targets, hops.shards, hops.firsts, hops.chunks, hops.feeding)
+    )
+    order = hops.order(sizes[chunks], links)
+    counts = np.ones(len(order), dtype=np.int64)
+    for hop, others in hops.others.items():
+        counts[hop] += len(others)
+    place = np.empty(len(order), dtype=np.int64)  # the row of each hop; the other shards of its GPU follow it
+    place[order] = np.cumsum(counts[order]) - counts[order]
+    hop_of = np.repeat(order, counts[order])
+    passed_on = np.arange(len(hop_of)) != place[hop_of]
+    targets = firsts[hop_of]
+    for hop, others in hops.others.items():
+        targets[place[hop] + 1 : place[hop] + counts[hop]] = others
+    fed = feeding[hop_of]
+    after = np.where(passed_on, place[hop_of], np.where(fed == NOTHING, NOTHING, place[fed]))
+    chain = Table(
+        np.where(passed_on, firsts[hop_of], shards[hop_of]), targets, starts[chunks[hop_of]], stops[chunks[hop_of]],
+        after,
+    )  # fmt: skip
+    begins, ends = np.where(passed_on, tos[hop_of], gpus[hop_of]), tos[hop_of]
+    columns = (
+        (begins, local.gpus), (ends, local.gpus), (sizes[chunks[hop_of]], local.table.sizes * itemsize),
+        (after, local.table.after),
+    )  # fmt: skip
+    copies = list(map(Copy, *[np.concatenate(pair).tolist() for pair in columns]))
+    return Table(*map(np.concatenate, zip(chain, local.table, strict=True))), copies
 
-    def __init__(self) -> None:
-        self._rows: list[tuple[int, int, int, int]] = []
-        self._boxes: list[tuple[Sequence[int], Sequence[int]]] = []
-        self.copies: list[Copy] = []
 
-    def add_box(self, start: Sequence[int], stop: Sequence[int]) -> int:
-        """The number of a box that rows may copy."""
-        self._boxes.append((start, stop))
-        return len(self._boxes) - 1
+class _Local:
+    """The direct moves that stay on their GPU."""
 
-    def add(self, source: int, target: int, box: int, copy: Copy) -> int:
-        """The number of the new row."""
-        self._rows.append((source, target, box, copy.after))
-        self.copies.append(copy)
-        return len(self._rows) - 1
+    def __init__(self, direct: Table, rows: _Rows) -> None:
+        here = rows.froms == rows.tos
+        self.table = Table(*[column[here] for column in direct])
+        self.gpus = rows.tos[here]
 
-    def table(self) -> Table:
-        sources, targets, boxes, after = np.array(self._rows, dtype=np.int64).T
-        starts, stops = np.array(self._boxes, dtype=np.int64).transpose(1, 0, 2)
-        return Table(sources, targets, starts[boxes], stops[boxes], after)
+
+def _follow(cut: _Chunks, sizes: list[int], links: Links) -> _Hops:
+    """The copies of chunks of so many bytes each, along their routes."""
+    routes = Routes([(tuple(piece.holders), tuple(piece.needers)) for piece in cut.pieces], links.topology)
+    hops = _Hops()
+    chunk = hop = 0
+    for number, (piece, boxes) in enumerate(zip(cut.pieces, cut.boxes, strict=True)):
+        holders, needers = piece.holders, piece.needers
+        for turn in range(len(boxes)):
+            nbytes = sizes[chunk]
+            brought: dict[int, tuple[int, float]] = {}
+            route = routes.find(number, turn)
+            for pair in route:
+                source, target = pair
+                shards = needers[target]
+                feeding, begins = brought.get(source, _AT_ONCE)
+                brought[target] = hop, begins + nbytes / links[pair].most
+                hops.sources.append(source)
+                hops.targets.append(target)
+                hops.shards.append(holders[source] if feeding < 0 else needers[source][0])
+                hops.firsts.append(shards[0])
+                hops.feeding.append(feeding)
+                hops.on_its_way.append(begins)
+                if len(shards) > 1:
+                    hops.others[hop] = shards[1:]
+                hop += 1
+            hops.chunks += [chunk] * len(route)
+            hops.sets_out += [turn / len(boxes)] * len(route)
+            chunk += 1
+    return hops
 
 
 def _cut(piece: _Piece, count: int) -> list[tuple[Sequence[int], Sequence[int]]]:
