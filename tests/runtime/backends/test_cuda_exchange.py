@@ -101,6 +101,11 @@ def test_strides_that_libraries_describe(cuda: Platform) -> None:
     np.testing.assert_array_equal(jnp.asarray(theirs), (VALUES.reshape(4, 6) * 2)[::2, 1:5].T)
 
 
+def test_what_tells_of_no_memory_is_not_on_a_gpu(cuda: Platform) -> None:
+    exchange: Any = cuda.backend.exchange
+    assert [exchange.gpu(value) for value in ([1.0, 2.0], VALUES, 3)] == [None] * 3
+
+
 def test_masks_are_refused(cuda: Platform) -> None:
     class Masked(Described):
         @property

@@ -12,6 +12,7 @@ from cuplace.errors import DeviceLostError, NoGpuError, OutOfMemoryError
 from cuplace.runtime.backends import cuda as cuda_module
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE
+from cuplace.runtime.packing import WORTHWHILE
 from cuplace.runtime.platform import Platform, open_platform
 from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
@@ -318,7 +319,7 @@ def test_a_gpu_that_is_lost_while_values_come_down_gives_none(
 def test_an_upload_finds_the_loss_and_poisons_its_buffers(losing: Platform, packed: bool) -> None:
     device = losing.devices[0]
     read(put(device, VALUES))
-    buffers = [losing.scheduler.allocate(device, VALUES.shape, VALUES.dtype) for _ in range(2)]
+    buffers = [losing.scheduler.allocate(device, VALUES.shape, VALUES.dtype) for _ in range(WORTHWHILE)]
     fakecuda.faults.lose_device(0)
     if packed:
         losing.scheduler.upload_batch([(buffer, VALUES) for buffer in buffers])

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from cuplace.errors import DeviceLostError
+from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.platform import Platform
 from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
-from tests.runtime.streams import ADD_ONE, compute, put, read
+from tests.runtime.streams import ADD_ONE, compute, put, read, task
 
 VALUES = np.arange(24, dtype=np.int64)
 
@@ -81,3 +82,19 @@ def test_an_error_that_loses_no_gpu_is_the_callers(losing: Platform, monkeypatch
     assert lane.gpu.lost is None
     latch.release()
     losing.close()
+
+
+@pytest.mark.parametrize("cuda", [Case("eager"), Case("lazy"), Case("random", 9)], ids=lambda c: c.label, indirect=True)
+def test_work_may_be_enqueued_while_work_is_being_enqueued(cuda: Platform) -> None:
+    """As by a destructor that computes: both have events and values of their own."""
+    device, inner = cuda.devices[0], list[Buffer]()
+    source = put(device, VALUES)
+
+    def work(x: Any) -> Any:
+        inner.append(compute(ADD_ONE, source))
+        return x * x
+
+    outer = compute(task(work), source)
+    np.testing.assert_array_equal(read(outer), VALUES**2)
+    np.testing.assert_array_equal(read(inner[0]), VALUES + 1)
+    assert outer.writes[0].seq > inner[0].writes[0].seq

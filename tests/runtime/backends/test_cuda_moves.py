@@ -337,15 +337,17 @@ def test_a_pair_whose_access_cannot_be_enabled_is_staged(cuda: Platform, monkeyp
     assert "peer access could not be enabled" in backend.links.reasons[(0, 1)]
 
 
-def test_the_paths_of_a_lost_gpu_can_be_asked_for(fake_gpus: None) -> None:
+def test_the_paths_of_a_lost_gpu_can_be_asked_for(cuda: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan may be made before anybody knows; who uses the GPU is told."""
-    platform = fakegpus.open_fake(Case("eager"))
-    fakecuda.faults.lose_device(0)
-    backend: Any = platform.backend
-    assert [backend.topology.path(0, 1), backend.topology.path(1, 2)] == ["peer", "peer"]
-    fakecuda.faults.clear()
-    platform.close()
-    fakecuda.take_reports()
+    from cupy.cuda import runtime
+
+    def fail(gpu: int, peer: int) -> bool:
+        raise runtime.CUDARuntimeError(214)
+
+    backend: Any = cuda.backend
+    with monkeypatch.context() as patch:
+        patch.setattr(runtime, "deviceCanAccessPeer", fail)
+        assert backend.topology.path(0, 1) == "peer"
 
 
 @pytest.mark.parametrize("cuda", [Case("eager"), Case("lazy"), Case("random", 6)], indirect=True, ids=labels)
@@ -366,3 +368,11 @@ def test_long_rows_of_pinned_memory_are_left_to_a_copy_engine(cuda: Platform) ->
         expected[box] = values[box]
         np.testing.assert_array_equal(read(there), expected)
         np.testing.assert_array_equal(read(back), expected)
+
+
+def test_streams_to_and_from_the_host_copy_inside_their_gpu_too(cuda: Platform) -> None:
+    device = cuda.devices[0]
+    for stream in (device.upload, device.download):
+        source, target = made(device, numbers(8, 6)), made(device, numbers(8, 6) * 0)
+        cuda.scheduler.submit_moves([(CopyTask(COLUMNS, COLUMNS, "local", 0), stream, source, target)])
+        np.testing.assert_array_equal(read(target)[COLUMNS], numbers(8, 6)[COLUMNS])

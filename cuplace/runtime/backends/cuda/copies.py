@@ -34,7 +34,7 @@ class Mover:
     path: str | None = ""
 
     def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
-        """Enqueue the copy of one CuPy array to another of equal shape and dtype.
+        """Enqueue the copy of one CuPy array to another of equal shape and dtype; they are not empty.
 
         What has to be packed passes through the memory that ``staging`` gives, else through new memory.
 
@@ -50,9 +50,7 @@ class LocalMover(Mover):
     path: str | None = "local"
 
     def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
-        strided = strided_copy(target.shape, target.itemsize, source.strides, target.strides)
-        if strided is not None:
-            copy_on(stream.lane, strided, source.data.ptr, target.data.ptr)
+        copy_on(stream.lane, box_copy(target, source.strides, target.strides), source.data.ptr, target.data.ptr)
 
 
 class PeerMover(Mover):
@@ -68,9 +66,7 @@ class PeerMover(Mover):
         self._arrival = arrival
 
     def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
-        strided = strided_copy(target.shape, target.itemsize, source.strides, target.strides)
-        if strided is None:
-            return
+        strided = box_copy(target, source.strides, target.strides)
         if strided.is_flat:
             self._send(stream.lane, source.data.ptr, target.data.ptr, strided.run)
         elif strided.suits_engines:
@@ -129,8 +125,6 @@ class StagedMover(Mover):
 
     def copy(self, stream: CudaStream, source: Any, target: Any, staging: Staging = NO_STAGING) -> None:
         ring, arrival = self._ring, self._arrival
-        if not target.nbytes:
-            return
         piece = piece_for(ring, target.nbytes, staging)
         cut = list(pieces(target.shape, target.itemsize, piece))
         count = min(len(cut), MOST_PIECES)
@@ -227,6 +221,13 @@ def stage(device: Device, stream: CudaStream, lane: Lane, nbytes: int) -> int:
     return int(block.storage.pointer.ptr)
 
 
+def box_copy(like: Any, source: tuple[int, ...], target: tuple[int, ...]) -> StridedCopy:
+    """The copy of a box with the shape and itemsize of an array, which is not empty, between these strides."""
+    strided = strided_copy(like.shape, like.itemsize, source, target)
+    assert strided is not None
+    return strided
+
+
 def copy_on(lane: Lane, strided: StridedCopy, source: int, target: int) -> None:
     """Enqueue a copy inside the memory of one GPU."""
     if strided.is_flat:
@@ -238,28 +239,22 @@ def copy_on(lane: Lane, strided: StridedCopy, source: int, target: int) -> None:
 def pack(lane: Lane, source: Any, address: int) -> None:
     """Enqueue a copy of an array to contiguous memory of the same GPU."""
     dense = contiguous_strides(source.shape, source.itemsize)
-    strided = strided_copy(source.shape, source.itemsize, source.strides, dense)
-    if strided is not None:
-        copy_on(lane, strided, source.data.ptr, address)
+    copy_on(lane, box_copy(source, source.strides, dense), source.data.ptr, address)
 
 
 def unpack(lane: Lane, address: int, target: Any) -> None:
     """Enqueue a copy of contiguous memory to an array of the same GPU."""
     dense = contiguous_strides(target.shape, target.itemsize)
-    strided = strided_copy(target.shape, target.itemsize, dense, target.strides)
-    if strided is not None:
-        copy_on(lane, strided, address, target.data.ptr)
+    copy_on(lane, box_copy(target, dense, target.strides), address, target.data.ptr)
 
 
 def copy_by_engine(lane: Lane, array: Any, address: int, *, to_host: bool) -> bool:
     """Enqueue a copy between an array and contiguous pinned memory, if a copy engine does that well."""
     dense = contiguous_strides(array.shape, array.itemsize)
     strides = (array.strides, dense) if to_host else (dense, array.strides)
-    strided = strided_copy(array.shape, array.itemsize, *strides)
+    strided = box_copy(array, *strides)
     ends = (address, array.data.ptr) if to_host else (array.data.ptr, address)
     kind = _TO_HOST if to_host else _TO_DEVICE
-    if strided is None:
-        return True
     if strided.is_flat:
         runtime.memcpyAsync(*ends, strided.run, kind, lane.ptr)
         return True

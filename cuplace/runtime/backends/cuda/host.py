@@ -12,12 +12,11 @@ import numpy.typing as npt
 from cupy.cuda import runtime
 
 from cuplace.runtime.backends.cuda import hooks
-from cuplace.runtime.backends.cuda.copies import copy_on, is_contiguous, stage
+from cuplace.runtime.backends.cuda.copies import is_contiguous, stage, unpack
 from cuplace.runtime.backends.cuda.lane import synchronize
 from cuplace.runtime.backends.cuda.ring import ALIGNMENT
 from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.pieces import copy_host, pieces
-from cuplace.runtime.strided import contiguous_strides, strided_copy
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.lane import CudaEvent
@@ -43,10 +42,7 @@ class HostCopies:
             address = stage(stream.device, stream, stream.lane, target.nbytes)
         self._fill(stream, source, address, target)
         if address != target.data.ptr:
-            dense = contiguous_strides(target.shape, target.itemsize)
-            strided = strided_copy(target.shape, target.itemsize, dense, target.strides)
-            assert strided is not None
-            copy_on(stream.lane, strided, address, target.data.ptr)
+            unpack(stream.lane, address, target)
 
     def upload_packed(self, stream: CudaStream, sources: Sequence[Host], targets: Sequence[Any]) -> None:
         """Enqueue copies to several small CuPy arrays out of one block of the ring, as `upload` does each of them."""

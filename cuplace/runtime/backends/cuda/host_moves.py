@@ -14,12 +14,11 @@ import numpy.typing as npt
 from cupy.cuda import runtime
 
 from cuplace.runtime.backends.cuda import kernels
-from cuplace.runtime.backends.cuda.copies import LocalMover, Packing, piece_for
+from cuplace.runtime.backends.cuda.copies import LocalMover, Packing, box_copy, piece_for
 from cuplace.runtime.backends.cuda.pinned import address_of
 from cuplace.runtime.backends.cuda.ring import MOST_PIECES, RingFullError
 from cuplace.runtime.pieces import copy_host, pieces
 from cuplace.runtime.staging import NO_STAGING, Staging
-from cuplace.runtime.strided import strided_copy
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.lane import CudaEvent
@@ -110,9 +109,7 @@ def _enqueue(stream: CudaStream, strand: HostStream, source: Host, target: Host)
 
 
 def _copy_pinned(stream: CudaStream, source: Any, target: Any) -> None:
-    strided = strided_copy(target.shape, target.itemsize, source.strides, target.strides)
-    if strided is None:
-        return
+    strided = box_copy(target, source.strides, target.strides)
     lane, kind = stream.lane, _TO_HOST if isinstance(target, np.ndarray) else _TO_DEVICE
     here, there = _address(source), _address(target)
     if strided.is_flat:
