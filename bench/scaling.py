@@ -293,21 +293,18 @@ def _budget(row: Row) -> Budget:
     return Budget(f"{row['kind']}, {row['cost']}: exponent in {row['by']}", row["exponent"], GROWS, "")
 
 
-_AXES = {PLANNING: (1e6, "us"), DISPATCH: (1e6, "us"), MEMORY: (1 / 1024, "KiB")}
-
-
 def _chart(series: dict[tuple[str, str], list[Point]]) -> Chart:
     panels = []
-    for kind, (scale, unit) in _AXES.items():
+    for kind, unit in UNITS.items():
         drawn = [
-            Series(name, [point.devices for point in each], [scale * point.value for point in each])
+            Series(name, [point.devices for point in each], [point.value for point in each])
             for (own, name), each in series.items()
             if own == kind
         ]
         sizes = drawn[0].x
         lowest = min(min(line.y) for line in drawn)
         drawn.append(Series("linear", sizes, [lowest * size / sizes[0] for size in sizes], DASHED))
-        panels.append(Panel(f"{kind}, {unit}", drawn))
+        panels.append(Panel(kind, drawn, unit))
     return Chart("What the host's work costs on many devices", "devices", "cost", panels, log_x=True, log_y=True)
 
 

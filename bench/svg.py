@@ -11,10 +11,12 @@ from .chart import DASHED, LINE, POINTS, WIDE, Chart, Panel, Series
 from .figure import number, scale_of, told
 
 MARGIN, GAP = 16.0, 26.0  # pixels: around all, between panels
-LEFT, BOTTOM, HEAD = 58.0, 42.0, 24.0  # for the numbers of an axis, and the title of a panel
+LEFT, BOTTOM, HEAD = 70.0, 42.0, 24.0  # for the numbers of an axis, and the title of a panel
 SIZES = {1: (640.0, 360.0), 2: (430.0, 290.0)}  # of the area of a panel, by how many stand in a row
 LETTER = 6.7  # pixels of a character
 MOST_TICKS = 9
+ROUNDING = 1e-9
+ONE = (1.0,)
 COLOURS = ("#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#b07aa1", "#76b7b2", "#edc948", "#9c755f")
 GREY = "#8a8a8a"
 
@@ -46,9 +48,9 @@ class Axis:
         low, high, here = (math.log(v) if self.log else v for v in (self.low, self.high, value))
         return self.start + (self.stop - self.start) * (here - low) / (high - low)
 
-    def ticks(self) -> list[float]:
+    def ticks(self, unit: str = "") -> list[float]:
         """Round values along it."""
-        return _log_ticks(self.low, self.high) if self.log else _even_ticks(self.low, self.high)
+        return _log_ticks(self.low, self.high, unit) if self.log else _even_ticks(self.low, self.high)
 
 
 def svg_text(chart: Chart) -> str:
@@ -141,8 +143,9 @@ def _panel(chart: Chart, panel: Panel, looks: Looks, left: float, upper: float) 
     x = Axis(*_range(chart, chart.panels, "x", chart.log_x), left, left + width, chart.log_x)
     shown = chart.panels if panel.y_unit is None else [panel]
     y = Axis(*_range(chart, shown, "y", chart.log_y), upper + height, upper, chart.log_y)
-    across = list(chart.x_ticks) or _labelled(x.ticks(), chart.x_unit)
-    parts = _grid(x, y, across, _labelled(y.ticks(), chart.y_unit if panel.y_unit is None else panel.y_unit))
+    unit = chart.y_unit if panel.y_unit is None else panel.y_unit
+    across = list(chart.x_ticks) or _labelled(x.ticks(chart.x_unit), chart.x_unit)
+    parts = _grid(x, y, across, _labelled(y.ticks(unit), unit))
     parts += _names(chart, x, y)
     for series in panel.series:
         parts += _drawn(series, looks[series.name][1], x, y)
@@ -164,7 +167,7 @@ def _grid(x: Axis, y: Axis, across: Ticks, up: Ticks) -> list[str]:
 
 def _names(chart: Chart, x: Axis, y: Axis) -> list[str]:
     """What the axes are."""
-    middle, height, side = (x.start + x.stop) / 2, (y.start + y.stop) / 2, x.start - LEFT + 12
+    middle, height, side = (x.start + x.stop) / 2, (y.start + y.stop) / 2, x.start - LEFT + 10
     turned = f'transform="rotate(-90 {side:.1f} {height:.1f})"'
     return [
         f'<text class="m" x="{middle:.1f}" y="{y.start + 31:.1f}">{escape(chart.x)}</text>',
@@ -240,14 +243,20 @@ def _even_ticks(low: float, high: float) -> list[float]:
     return [i * step for i in range(math.ceil(low / step), math.floor(high / step + 1e-9) + 1)]
 
 
-def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of two where there are few of them, else of ten, or of more where there are many.
+def _log_ticks(low: float, high: float, unit: str) -> list[float]:
+    """Powers of two where people count so and there are few; else 1, 2 and 5 times powers of ten; else powers of ten, or
+    of more. Bytes have powers of two only.
 
-    >>> _log_ticks(0.9, 9.0), _log_ticks(0.5, 2000.0)
-    ([1.0, 2.0, 4.0, 8.0], [1.0, 10.0, 100.0, 1000.0])
+    >>> _log_ticks(0.9, 9.0, ""), _log_ticks(0.9, 9.0, "s"), _log_ticks(0.5, 2000.0, "s")
+    ([1.0, 2.0, 4.0, 8.0], [1.0, 2.0, 5.0], [1.0, 10.0, 100.0, 1000.0])
     """
-    def powers(base: float) -> list[float]:
-        first, last = math.ceil(math.log(low, base) - 1e-9), math.floor(math.log(high, base) + 1e-9)
-        return [base**i for i in range(first, last + 1)]
-
-    return next((found for base in (2.0, 10.0, 100.0) if len(found := powers(base)) <= MOST_TICKS), powers(1000.0))
+    binary, decimal = ((2.0, ONE), (16.0, ONE), (1024.0, ONE)), ((10.0, (1.0, 2.0, 5.0)), (10.0, ONE), (100.0, ONE))
+    steps = {"B": binary, "": (binary[0], *decimal), "x": (binary[0], *decimal)}.get(unit, decimal)
+    found: list[float] = []
+    for base, factors in steps:
+        first, last = math.floor(math.log(low, base)), math.ceil(math.log(high, base))
+        every = [base**i * factor for i in range(first, last + 1) for factor in factors]
+        found = [value for value in every if low * (1 - ROUNDING) <= value <= high * (1 + ROUNDING)]
+        if len(found) <= MOST_TICKS:
+            break
+    return found
