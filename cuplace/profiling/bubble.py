@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from cuplace.profiling.intervals import length, merged
-from cuplace.profiling.spans import COMPUTE, Span, calls_of
+from cuplace.profiling.spans import COMPUTE, HOST, Span, calls_of
 from cuplace.runtime.submission import Submission
 
 
@@ -47,7 +47,7 @@ def _pipeline(records: Sequence[Submission]) -> tuple[int, int] | tuple[None, No
     belongs to two of them."""
     counts: dict[frozenset[int], int] = {}
     for call in calls_of(records):
-        if call[0].kind == "compute":
+        if call[0].kind == "compute" and call[0].stream.role != HOST:
             devices = frozenset(record.device.id for record in call)
             counts[devices] = counts.get(devices, 0) + 1
     total = sum(map(len, counts))

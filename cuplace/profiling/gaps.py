@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from cuplace.profiling.intervals import common
-from cuplace.profiling.spans import COMPUTE, Lane, Span
+from cuplace.profiling.spans import COMPUTE, Lane, Span, lane_name
 from cuplace.runtime.submission import (
     MEMORY_WAIT,
     RUN_AHEAD_WAIT,
@@ -161,9 +161,9 @@ class _History:
 def _words(reason: str, cause: Submission) -> str:
     line = "" if cause.line is None else f", enqueued at {cause.line}"
     if reason == MEMORY:
-        return f"its memory was still used by {cause.kind} {cause.name!r} on {cause.stream.name}{line}"
+        return f"its memory was still used by {cause.kind} {cause.name!r} on {lane_name(cause)}{line}"
     if reason == TRANSFER:
-        return f"{cause.nbytes:,} bytes on {cause.stream.name}{line}"
+        return f"{cause.nbytes:,} bytes on {lane_name(cause)}{line}"
     return f"{cause.name!r} on {cause.device}{line}"
 
 
@@ -171,7 +171,7 @@ def wait_words(wait: HostWait, by_id: Mapping[int, Submission]) -> str:
     """What the host waited for, and where, in words."""
     line = "" if wait.line is None else f" at {wait.line}"
     found = by_id.get(wait.submission)
-    work = "work from before" if found is None else f"{found.kind} {found.name!r} on {found.stream.name}"
+    work = "work from before" if found is None else f"{found.kind} {found.name!r} on {lane_name(found)}"
     why = {
         MEMORY_WAIT: "memory that was still used by ", STAGING_WAIT: "pinned memory that was still used by ",
         RUN_AHEAD_WAIT: "the oldest of too much unfinished work, ",

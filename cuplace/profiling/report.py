@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from cuplace.profiling.gaps import Gap
 from cuplace.profiling.intervals import length
-from cuplace.profiling.spans import COMPUTE, LATCH, Lane, Span
+from cuplace.profiling.spans import COMPUTE, LATCH, TRANSFER, Lane, Span, lane_name
 
 if TYPE_CHECKING:
     from cuplace.profiling.profile import Profile
@@ -66,7 +66,7 @@ def rows_of(lanes: Sequence[Lane]) -> dict[str, list[Lane]]:
     rows: dict[str, list[Lane]] = {}
     for lane in lanes:
         device = next((other.name for other in lanes if other.kind == COMPUTE and other.device == lane.device), "")
-        name = f"  receives {device}" if many else f"  {lane.name}"
+        name = f"  receives {device}" if many and lane.kind == TRANSFER else f"  {lane.name}"
         rows.setdefault(lane.name if lane.kind == COMPUTE else name.rstrip(), []).append(lane)
     return rows
 
@@ -149,7 +149,7 @@ def _without_times(profile: Profile) -> list[str]:
     missing = [record for record in profile.records if not record.end and record.kind != LATCH]
     if not missing:
         return []
-    where = f"{missing[0].kind} {missing[0].name!r} on {missing[0].stream.name}"
+    where = f"{missing[0].kind} {missing[0].name!r} on {lane_name(missing[0])}"
     return [f"Not shown  {len(missing)} pieces of work that did not run, or whose GPU was lost; the first is {where}"]
 
 

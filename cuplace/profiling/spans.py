@@ -9,6 +9,7 @@ from cuplace.runtime.submission import Submission
 
 COMPUTE = "compute"
 TRANSFER = "transfer"
+HOST = "host"
 LATCH = "latch"
 ARROW = " -> "
 
@@ -17,7 +18,7 @@ class Lane(NamedTuple):
     """A stream as it is drawn.
 
     Attributes:
-        kind: `compute` or `transfer`.
+        kind: `compute`, `transfer`, or `host` for what the host computes and copies in host memory of a device.
         name: the device that computes, or where a transfer comes from and goes to.
         device: the number of the device at which it is drawn: that which computes, or receives; or sends to the host.
     """
@@ -56,18 +57,29 @@ def spans_of(records: Sequence[Submission]) -> list[Span]:
 
 
 def _lane(record: Submission, ids: dict[str, int]) -> Lane:
-    device = record.device
+    name = lane_name(record)
+    if record.stream.role == HOST:
+        return Lane(HOST, name, record.device.id)
     if record.kind == "compute":
-        return Lane(COMPUTE, str(device), device.id)
-    name = record.stream.name
-    if ARROW not in name:
-        ends = (str(device), "host") if record.stream is device.download else ("host", str(device))
-        return Lane(TRANSFER, ARROW.join(ends), device.id)
-    return Lane(TRANSFER, name, ids.get(name.partition(ARROW)[2], device.id))
+        return Lane(COMPUTE, name, record.device.id)
+    return Lane(TRANSFER, name, ids.get(name.partition(ARROW)[2], record.device.id))
+
+
+def lane_name(record: Submission) -> str:
+    """The name of the lane that a record is drawn in."""
+    device, name = record.device, record.stream.name
+    if record.stream.role == HOST:
+        return f"{device} host"
+    if record.kind == "compute":
+        return str(device)
+    if ARROW in name:
+        return name
+    return f"{device}{ARROW}host" if record.stream is device.download else f"host{ARROW}{device}"
 
 
 def lanes_of(spans: Sequence[Span]) -> list[Lane]:
-    """The lanes in the order in which they are drawn: what a device computes, then what it receives."""
+    """The lanes in the order in which they are drawn: what a device computes, what the host does on its memory of the
+    device, then what the device receives."""
     return sorted({span.lane for span in spans}, key=lambda lane: (lane.device, lane.kind, lane.name))
 
 

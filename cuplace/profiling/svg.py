@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from cuplace.profiling.report import clock
-from cuplace.profiling.spans import COMPUTE, Lane, Span
+from cuplace.profiling.spans import COMPUTE, TRANSFER, Lane, Span
 
 if TYPE_CHECKING:
     from cuplace.profiling.profile import Profile
@@ -21,6 +21,11 @@ COLOURS = (
     "#4e79a7", "#f28e2b", "#59a14f", "#e15759", "#76b7b2", "#b07aa1", "#edc948", "#9c755f", "#ff9da7", "#8cd17d",
 )  # fmt: skip
 """Of data, in turn; transfers have the colour of what they bring, paler."""
+
+DARK = frozenset(("#4e79a7", "#59a14f", "#e15759", "#b07aa1", "#9c755f"))
+"""Colours that white numbers stand out from."""
+
+NARROW, NARROWEST = 3.0, 1.0  # pixels: pieces below the first have no border, which would hide them
 
 _STYLE = (
     "text{font:11px Menlo,Consolas,'DejaVu Sans Mono',monospace;fill:#333}.t{font-size:13px;font-weight:600}"
@@ -89,21 +94,22 @@ def _axis(left: float, height: float, whole: float, scale: float, told: Callable
 
 def _step(least: float) -> float:
     """The smallest of 1, 2, 5, 10, 20, ... microseconds that is not below ``least`` (nanoseconds)."""
-    power = 10 ** max(3, math.floor(math.log10(least)))
+    power = 10.0 ** max(3, math.floor(math.log10(least)))
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least)
 
 
 def _piece(span: Span, x: float, y: float, scale: float, told: Callable[[float], str]) -> str:
-    width = max((span.end - span.start) * scale, 0.6)
+    width = max((span.end - span.start) * scale, NARROWEST)
     colour = COLOURS[span.label % len(COLOURS)]
-    computes = span.lane.kind == COMPUTE
+    computes = span.lane.kind != TRANSFER
     amount = "" if not span.record.nbytes else f", {span.record.nbytes:,} bytes"
     hover = f"{span.record.name}, data {span.label}, {told(span.end - span.start)}{amount}, {span.record.line}"
+    border = ' stroke="#fff" stroke-width="0.5"' if width > NARROW else ""
     piece = (
         f'<g><title>{escape(hover)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{ROW}" '
-        f'fill="{colour}" fill-opacity="{1 if computes else 0.45}" stroke="#fff" stroke-width="0.5"/>'
+        f'fill="{colour}" fill-opacity="{1 if computes else 0.45}"{border}/>'
     )
     if width > LETTER * len(str(span.label)) + 2:
-        kind = "l" if computes else "p"
+        kind = "l" if computes and colour in DARK else "p"
         piece += f'<text class="{kind}" x="{x + width / 2:.1f}" y="{y + 13:.1f}">{span.label}</text>'
     return piece + "</g>"

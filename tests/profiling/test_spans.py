@@ -5,8 +5,9 @@ import pytest
 
 import cuplace
 import cuplace.numpy as cnp
-from cuplace.profiling.spans import COMPUTE, TRANSFER, Lane
+from cuplace.profiling.spans import COMPUTE, HOST, TRANSFER, Lane
 from cuplace.runtime.platform import Platform
+from tests.array.places import numbers, on, places
 
 
 @pytest.mark.parametrize("platform", ["sim"], indirect=True)
@@ -22,3 +23,17 @@ def test_a_lane_names_where_a_transfer_comes_from_and_goes_to(platform: Platform
         Lane(TRANSFER, "sim:1 -> sim:2", 2),
         Lane(TRANSFER, "sim:2 -> host", 2),
     ]
+
+
+def test_what_the_host_computes_is_no_computing_of_a_device(platform: Platform) -> None:
+    here = places(platform)
+    x = cuplace.block_until_ready(cuplace.device_put(numbers(8), on(here.full).with_memory_kind("unpinned_host")))
+    with cuplace.profile() as profile:
+        y = cnp.sin(x)
+    assert {span.lane.kind for span in profile.spans} == {HOST}
+    assert profile.bubble is None
+    assert profile.busy(*profile.lanes) > 0
+    text = str(profile)
+    for device in platform.devices:
+        assert f"\n  {device} host" in text
+    np.testing.assert_allclose(np.asarray(y), np.sin(numbers(8)), rtol=1e-6)

@@ -319,7 +319,7 @@ def test_a_ring_that_is_full_is_named_back_pressure_with_its_line(cuda):
     assert [wait.kind for wait in prof.waits] == ["staging"]
     assert gap.reason == "back-pressure"
     assert f"the host waited at {__file__}:" in gap.text
-    assert "for pinned memory that was still used by upload 'upload' on gpu:1 upload" in gap.text
+    assert "for pinned memory that was still used by upload 'upload' on host -> gpu:1" in gap.text
     assert gap.lane.device == device.id
     waiting = next(record for record in prof.records if record.id == gap.record.id - 1)
     assert waiting.start >= prof.waits[0].end > waiting.enqueue
