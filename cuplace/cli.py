@@ -78,6 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--stages", type=_count("stages"), help="stages of the pipeline", default=4)
     demo.add_argument("--microbatches", type=_count("microbatches"), help="microbatches to move", default=8)
     demo.add_argument("--size", type=_count("size"), help="rows and columns of a microbatch", default=1024)
+    demo.add_argument("--svg", metavar="FILE", help="draw the timeline as a picture, too", default=argparse.SUPPRESS)
     _add_topology(commands)
     _add_plan(commands)
     commands.add_parser("bench", help="measure overlap, pipelines, moves and calls; the same as python -m bench")

@@ -6,7 +6,7 @@ waits, so that stages and moves run at the same time wherever their inputs are r
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,6 +15,7 @@ import numpy as np
 
 import cuplace
 import cuplace.numpy as jnp
+from cuplace.profiling.profile import Profile
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.submission import Submission
 
@@ -34,13 +35,14 @@ def stage_meshes(platform: Platform, stages: int) -> list[cuplace.Mesh]:
 
 @dataclass
 class Run:
-    """One run of the pipeline: its results, what was submitted, and of which microbatch, and how many are done.
+    """One run of the pipeline: its results, what was submitted, its profile, of which microbatch, how many are done.
 
     Times are nanoseconds of the records: of `perf_counter_ns`, or of virtual time on the simulator.
     """
 
     results: list[Any] = field(default_factory=list)
-    submissions: list[Submission] = field(default_factory=list)
+    submissions: Sequence[Submission] = ()
+    profile: Profile | None = None
     microbatch_of: dict[int, int] = field(default_factory=dict)
     done: int = 0
 
@@ -99,13 +101,15 @@ def _numbered(run: Run, microbatch: int) -> Iterator[None]:
         run.microbatch_of[submission.id] = microbatch
 
 
-def execute(platform: Platform, meshes: list[cuplace.Mesh], microbatches: list[np.ndarray]) -> Iterator[Run]:
+def execute(meshes: list[cuplace.Mesh], microbatches: list[np.ndarray]) -> Iterator[Run]:
     """Run the pipeline; yields the run after it was enqueued and again after each microbatch that is done."""
-    with platform.scheduler.log.record() as submissions:
-        run = Run(submissions=submissions)
+    with cuplace.profile() as profile:
+        run = Run(submissions=profile.records, profile=profile)
         enqueue(run, meshes, microbatches)
     yield run
-    for result in run.results:
+    for i, result in enumerate(run.results, 1):
         cuplace.block_until_ready(result)
-        run.done += 1
+        if i == len(run.results):
+            _ = profile.spans  # times are known on all platforms from here on
+        run.done = i
         yield run

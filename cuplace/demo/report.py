@@ -24,19 +24,21 @@ def demo(options: Namespace) -> int:
     """Run the pipeline that `options` describe (see `cuplace.cli`); 0 where the result is right.
 
     Raises:
-        ValueError: the size does not split over the devices of a stage.
+        ValueError: the size does not split over the devices of a stage, or the picture cannot be written.
     """
     platform = current()
     meshes = pipeline.stage_meshes(platform, options.stages)
     microbatches = pipeline.inputs(options.microbatches, options.size)
     print(_title(platform, options, meshes[0].size))
     pipeline.warm_up(meshes, microbatches[0])
-    run = _watched(platform, meshes, microbatches)
+    run = _watched(meshes, microbatches)
     error = _largest_error(run, microbatches, options.stages)
     right = error <= LARGEST_ERROR
     verdict = "equal" if right else "DIFFER FROM"
     print(f"Checked   the {len(run.results)} results {verdict} NumPy's, largest difference {error:.1e}\n")
     _show(run, platform)
+    if "svg" in options:
+        _draw(run, options.svg)
     return 0 if right else 1
 
 
@@ -52,10 +54,10 @@ def _title(platform: Platform, options: Namespace, width: int) -> str:
     )
 
 
-def _watched(platform: Platform, meshes: list[cuplace.Mesh], microbatches: list[np.ndarray]) -> Run:
+def _watched(meshes: list[cuplace.Mesh], microbatches: list[np.ndarray]) -> Run:
     """The finished run, with a progress line while it lasts."""
     live, total = sys.stdout.isatty(), len(microbatches)
-    for run in pipeline.execute(platform, meshes, microbatches):
+    for run in pipeline.execute(meshes, microbatches):
         filled = BAR * run.done // total
         line = f"Running   [{'#' * filled}{'.' * (BAR - filled)}] {run.done} of {total} microbatches done"
         if live or run.done == total:
@@ -91,6 +93,15 @@ def _show(run: Run, platform: Platform) -> None:
     order = timeline.overlap(steps)
     print(f"Order     allows {order.span:.0f} steps for these {order.serial:.0f} pieces of work,")
     print("          if each takes one step and every stream runs by itself")
+
+
+def _draw(run: Run, path: str) -> None:
+    """The timeline as a picture."""
+    try:
+        run.profile.svg(path)
+    except OSError as error:
+        raise ValueError(f"--svg {path} cannot be written: {error.strerror}") from None
+    print(f"Picture   {path}")
 
 
 def _clock(origin: int, span: int) -> Callable[[float], str]:

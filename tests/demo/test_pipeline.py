@@ -29,7 +29,7 @@ def test_inputs_differ_at_every_place() -> None:
 
 def test_a_run_gives_numpys_values_and_numbers_its_work(platform: Platform) -> None:
     meshes, microbatches = pipeline.stage_meshes(platform, 4), pipeline.inputs(5, 16)
-    runs = [(run.done, run) for run in pipeline.execute(platform, meshes, microbatches)]
+    runs = [(run.done, run) for run in pipeline.execute(meshes, microbatches)]
     assert [done for done, _ in runs] == [0, 1, 2, 3, 4, 5]
     run = runs[-1][1]
     for result, microbatch in zip(run.results, microbatches, strict=True):
@@ -44,7 +44,7 @@ def test_a_run_gives_numpys_values_and_numbers_its_work(platform: Platform) -> N
 @pytest.mark.parametrize("microbatches", [1, 8])
 def test_the_order_allows_a_step_a_stage_and_one_more_a_microbatch(platform: Platform, microbatches: int) -> None:
     meshes = pipeline.stage_meshes(platform, 4)
-    *_, run = pipeline.execute(platform, meshes, pipeline.inputs(microbatches, 8))
+    *_, run = pipeline.execute(meshes, pipeline.inputs(microbatches, 8))
     found = timeline.overlap(timeline.replayed(run.submissions, str))
     assert found.span == 8 + microbatches - 1
     assert found.serial == microbatches * 16

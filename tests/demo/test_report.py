@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from argparse import Namespace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,16 @@ def test_what_a_run_says(platform: Platform, capsys: pytest.CaptureFixture[str])
     assert lines[3] == f"Running   [{'#' * 40}] 3 of 3 microbatches done"
     assert lines[4].startswith("Checked   the 3 results equal NumPy's, largest difference ")
     assert sum(" computes " in line for line in lines) == sum(" receives " in line for line in lines) == 8
+
+
+def test_the_timeline_is_drawn_too(platform: Platform, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    picture = tmp_path / "timeline.svg"
+    assert demo(Namespace(**vars(OPTIONS), svg=str(picture))) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"Picture   {picture}"
+    names = re.findall(r"<title>(\w+), data \d", picture.read_text())
+    assert names.count("stage") == 3 * 2 * 4
+    with pytest.raises(ValueError, match=r"--svg .*no/such.* cannot be written: No such file"):
+        demo(Namespace(**vars(OPTIONS), svg=str(tmp_path / "no" / "such")))
 
 
 def test_a_wrong_result_is_told_and_fails(

@@ -32,7 +32,7 @@ def run_page(machine: Machine, size: int, seed: int) -> tuple[float, float]:
     platform = Platform(open_backend(seed, machine=machine), 8)
     with activated(platform):
         meshes = demo.stage_meshes(platform, 4)
-        *_, run = demo.execute(platform, meshes, demo.inputs(8, size))
+        *_, run = demo.execute(meshes, demo.inputs(8, size))
     assert len(run.submissions) == 8 * 4 * 2 * 2
     return makespan(run.submissions), critical_path(platform, run.submissions)
 
