@@ -83,6 +83,22 @@ def lanes_of(spans: Sequence[Span]) -> list[Lane]:
     return sorted({span.lane for span in spans}, key=lambda lane: (lane.device, lane.kind, lane.name))
 
 
+def depths_of(spans: Sequence[Span]) -> list[int]:
+    """For each span how many others of its lane it has to be drawn below, so that none covers another one.
+
+    Pieces of work of one lane overlap where they pass through two streams: copies through memory of the host, whose
+    first half is enqueued while the second half of the one before runs.
+    """
+    depths = [0] * len(spans)
+    ends: dict[Lane, list[float]] = {}
+    for i in sorted(range(len(spans)), key=lambda i: spans[i].start):
+        span = spans[i]
+        rows = ends.setdefault(span.lane, [])
+        depths[i] = next((depth for depth, end in enumerate(rows) if end <= span.start), len(rows))
+        rows[depths[i] : depths[i] + 1] = [span.end]
+    return depths
+
+
 def calls_of(records: Sequence[Submission]) -> Iterator[list[Submission]]:
     """The records of one call after the other: neighbours of one line that do the same on different streams."""
     call: list[Submission] = []

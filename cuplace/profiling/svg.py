@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from cuplace.profiling.report import clock
-from cuplace.profiling.spans import COMPUTE, TRANSFER, Lane, Span
+from cuplace.profiling.spans import COMPUTE, TRANSFER, Lane, Span, depths_of
 
 if TYPE_CHECKING:
     from cuplace.profiling.profile import Profile
@@ -24,6 +24,8 @@ COLOURS = (
 
 DARK = frozenset(("#4e79a7", "#59a14f", "#e15759", "#b07aa1", "#9c755f"))
 """Colours that white numbers stand out from."""
+
+LOWEST = 9  # pixels: pieces that are lower carry no number
 
 NARROW, NARROWEST = 3.0, 1.0  # pixels: pieces below the first have no border, which would hide them
 
@@ -46,8 +48,14 @@ def svg_text(profile: Profile) -> str:
     for lane in profile.lanes:
         parts.append(f'<text class="r" x="{left - 8:.1f}" y="{rows[lane] + 13:.1f}">{escape(_label(lane))}</text>')
         parts.append(f'<rect x="{left:.1f}" y="{rows[lane]:.1f}" width="{WIDTH}" height="{ROW}" fill="#f4f4f4"/>')
-    for span in profile.spans:
-        parts.append(_piece(span, left + (span.start - profile.start) * scale, rows[span.lane], scale, told))
+    depths = depths_of(profile.spans)
+    counts: dict[Lane, int] = {}
+    for span, depth in zip(profile.spans, depths, strict=True):
+        counts[span.lane] = max(counts.get(span.lane, 1), depth + 1)
+    for span, depth in zip(profile.spans, depths, strict=True):
+        size = ROW / counts[span.lane]
+        y = rows[span.lane] + depth * size
+        parts.append(_piece(span, left + (span.start - profile.start) * scale, y, size, scale, told))
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
@@ -98,7 +106,7 @@ def _step(least: float) -> float:
     return next(power * digit for digit in (1, 2, 5, 10) if power * digit >= least)
 
 
-def _piece(span: Span, x: float, y: float, scale: float, told: Callable[[float], str]) -> str:
+def _piece(span: Span, x: float, y: float, height: float, scale: float, told: Callable[[float], str]) -> str:
     width = max((span.end - span.start) * scale, NARROWEST)
     colour = COLOURS[span.label % len(COLOURS)]
     computes = span.lane.kind != TRANSFER
@@ -106,10 +114,10 @@ def _piece(span: Span, x: float, y: float, scale: float, told: Callable[[float],
     hover = f"{span.record.name}, data {span.label}, {told(span.end - span.start)}{amount}, {span.record.line}"
     border = ' stroke="#fff" stroke-width="0.5"' if width > NARROW else ""
     piece = (
-        f'<g><title>{escape(hover)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{ROW}" '
+        f'<g><title>{escape(hover)}</title><rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.4g}" '
         f'fill="{colour}" fill-opacity="{1 if computes else 0.45}"{border}/>'
     )
-    if width > LETTER * len(str(span.label)) + 2:
+    if width > LETTER * len(str(span.label)) + 2 and height >= LOWEST:
         kind = "l" if computes and colour in DARK else "p"
-        piece += f'<text class="{kind}" x="{x + width / 2:.1f}" y="{y + 13:.1f}">{span.label}</text>'
+        piece += f'<text class="{kind}" x="{x + width / 2:.1f}" y="{y + height / 2 + 4:.1f}">{span.label}</text>'
     return piece + "</g>"

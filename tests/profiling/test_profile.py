@@ -4,6 +4,7 @@ import io
 import json
 import threading
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import numpy as np
@@ -151,15 +152,36 @@ def test_the_report_of_every_platform(platform):
 
 
 def test_a_trace_is_one_that_perfetto_reads(platform, tmp_path):
+    """All that the Trace Event Format asks for: which fields each kind of event has, and that those of a thread lie
+    inside each other or apart."""
     with profile() as prof:
-        some_work(platform)
+        float(some_work(platform)[1])
     prof.save(tmp_path / "trace.json")
-    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
-    pieces = [event for event in events if event["ph"] == "X" and event["pid"] >= 0]
-    assert len(pieces) == len(prof.spans)
-    for event, span in zip(pieces, prof.spans, strict=True):
+    events = json.loads((tmp_path / "trace.json").read_text(), parse_constant=pytest.fail)["traceEvents"]
+    fields = {"M": {"args"}, "X": {"ts", "dur", "args", "cat"}, "s": {"ts", "id", "cat"}}
+    fields["f"] = {*fields["s"], "bp"}
+    for event in events:
+        assert event.keys() == {"ph", "name", "pid", "tid", *fields[event["ph"]]}
+        assert isinstance(event["name"], str)
+        assert all(isinstance(event[field], int) and event[field] >= 0 for field in ("pid", "tid"))
+        assert all(event[field] >= 0 for field in ("ts", "dur") if field in event)
+    about = {(event["name"], event["pid"], event["tid"]): event["args"] for event in events if event["ph"] == "M"}
+    pieces = [event for event in events if event["ph"] == "X"]
+    for event in pieces:
+        assert about["process_name", event["pid"], 0]["name"]
+        assert about["thread_name", event["pid"], event["tid"]]["name"]
+    on_devices = [event for event in pieces if about["process_name", event["pid"], 0]["name"] != "host"]
+    assert len(on_devices) == len(prof.spans)
+    for event, span in zip(on_devices, prof.spans, strict=True):
         assert event["ts"] == pytest.approx((span.start - prof.start) / 1e3)
         assert event["dur"] == pytest.approx((span.end - span.start) / 1e3)
+        assert about["process_name", event["pid"], 0]["name"] == f"device {span.lane.device}"
+    assert len(pieces) - len(on_devices) == len(prof.waits)
+    threads = {}
+    for event in on_devices:
+        threads.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
+    for times in threads.values():
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in pairwise(sorted(times)))
     starts = {event["id"]: event["ts"] for event in events if event["ph"] == "s"}
     ends = {event["id"]: event["ts"] for event in events if event["ph"] == "f"}
     assert starts.keys() == ends.keys()

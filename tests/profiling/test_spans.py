@@ -1,11 +1,16 @@
 from __future__ import annotations
 
+from itertools import combinations
+from typing import Any
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import cuplace
 import cuplace.numpy as cnp
-from cuplace.profiling.spans import COMPUTE, HOST, TRANSFER, Lane
+from cuplace.profiling.spans import COMPUTE, HOST, TRANSFER, Lane, Span, depths_of
 from cuplace.runtime.platform import Platform
 from tests.array.places import numbers, on, places
 
@@ -37,3 +42,20 @@ def test_what_the_host_computes_is_no_computing_of_a_device(platform: Platform) 
     for device in platform.devices:
         assert f"\n  {device} host" in text
     np.testing.assert_allclose(np.asarray(y), np.sin(numbers(8)), rtol=1e-6)
+
+
+moments = st.integers(0, 20)
+pieces = st.tuples(st.integers(0, 1), moments, moments).map(lambda p: (p[0], min(p[1:]), max(p[1:])))
+
+
+@given(st.lists(pieces, max_size=8))
+def test_no_piece_is_drawn_over_another_one_and_none_deeper_than_needed(many: list[tuple[int, int, int]]) -> None:
+    record: Any = None
+    spans = [Span(Lane(COMPUTE, str(lane), lane), 0, start, end, record) for lane, start, end in many]
+    depths = depths_of(spans)
+    for (one, depth), (other, its) in combinations(zip(spans, depths, strict=True), 2):
+        apart = one.end <= other.start or other.end <= one.start
+        assert apart or one.lane != other.lane or depth != its
+    for span, depth in zip(spans, depths, strict=True):
+        running = [s for s in spans if s.lane == span.lane and s.start <= span.start <= s.end]
+        assert depth < len(running)

@@ -7,7 +7,7 @@ import pytest
 
 import cuplace
 import cuplace.numpy as jnp
-from cuplace.profiling.spans import COMPUTE, TRANSFER
+from cuplace.profiling.spans import COMPUTE, TRANSFER, depths_of
 from tests import fakecuda, fakegpus
 from tests.array.places import numbers, on, places
 from tests.fakegpus import Case
@@ -80,6 +80,7 @@ def test_a_staged_move_takes_both_of_its_ways(cuda):
     assert prof.seconds == pytest.approx(180e-6, rel=1e-3)
     moves = [span for span in prof.spans if span.record.kind == "move"]
     assert {round(span.end - span.start, -2) for span in moves} == {20_000}
+    assert max(depths_of(moves)) == 1
 
 
 @lazily
