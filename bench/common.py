@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
-from . import harness
+from . import harness, limits
 from .child import call
 from .figure import Figure, told
 from .harness import Bench, Column, Result, Table, WrongOption
@@ -138,10 +138,11 @@ class Comparison:
         if elsewhere and self.extra is not None:
             figures.update(self.extra(bench))
         lines = [judge(row, figures) for row in rows]
-        if not bench.quick:
-            return Result([Table("On eight devices", COLUMNS, lines)])
-        unjudged = [{**line, "verdict": None, "met": None} for line in lines]
-        return Result([Table("On eight devices", COLUMNS, unjudged)], notes=["Budgets hold for full sizes only."])
+        alone = limits.measure(bench)
+        notes = ["Budgets hold for full sizes only."] if bench.quick else []
+        if bench.quick:
+            lines = [{**line, "verdict": None, "met": None} for line in lines]
+        return Result([Table("On eight devices", COLUMNS, lines)], alone, notes=notes)
 
     def collect(self, bench: Bench, keys: Iterable[str]) -> dict[str, Figure]:
         """Figures by `side:case` for the keys wanted; the sides take turns, each turn in a fresh process."""

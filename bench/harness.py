@@ -28,6 +28,7 @@ each other relatively (`from .harness import Bench`): in a wheel the package is 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -176,8 +177,8 @@ class Bench:
 
     def now(self) -> float:
         """Seconds of the platform's clock: of virtual time on the simulator, which stands still while no work is
-        enqueued and nothing is waited for."""
-        return float(self.platform.backend.now()) * 1e-9
+        enqueued and nothing is waited for. Without a platform they are the processor's."""
+        return time.perf_counter() if self.platform is None else float(self.platform.backend.now()) * 1e-9
 
     def step(self, text: str) -> None:
         """The next step begins; the progress bar says what it is about."""

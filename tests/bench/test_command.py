@@ -332,4 +332,5 @@ def test_sides_are_measured_in_processes_of_their_own(tmp_path: Path) -> None:
     ((row,),) = [table["rows"] for table in found["tables"]]
     assert (row["label"], row["against"], row["met"]) == ("32 KiB NumPy to 8 shards: done", "numpy", None)
     assert row["value"] == pytest.approx(row["ours"]["median"] / row["theirs"]["median"])
+    assert [limit["unit"] for limit in found["limits"]] == ["B/s", "B/s", "flop/s", "flop/s"]
     assert not done.stderr

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from bench import common, dispatch, transfer
+from bench import common, dispatch, limits, transfer
 from bench.common import Case, Comparison, Row, judge
 from bench.figure import Figure
 from bench.harness import Bench
@@ -53,6 +53,12 @@ def bench(*peers: str, only: str = "", rounds: int = 1) -> Bench:
     return Bench(None, "cpu", argparse.Namespace(only=only), rounds=rounds, peers=peers)
 
 
+@pytest.fixture
+def unlimited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the machine does by itself is not measured."""
+    monkeypatch.setattr(limits, "measure", lambda bench: [])
+
+
 COMPARISON = Comparison(
     __name__, "A comparison", {"a": Case(lambda lib: lambda: None), "b": Case(lambda lib: lambda: None, mode="figure")},
     lambda quick: [Row("first", "cuplace:a", "jax:a", 1.0), Row("second", "cuplace-sync:b", "numpy:a", 1.0)],
@@ -60,7 +66,9 @@ COMPARISON = Comparison(
 )  # fmt: skip
 
 
-def test_sides_take_turns_and_each_measures_what_rows_need(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sides_take_turns_and_each_measures_what_rows_need(
+    unlimited: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[tuple[str, tuple[str, ...], dict[str, str]]] = []
 
     def measured(platform: str, function: Any, given: dict[str, Any], more: dict[str, str]) -> dict[str, float]:
@@ -78,7 +86,7 @@ def test_sides_take_turns_and_each_measures_what_rows_need(monkeypatch: pytest.M
     assert "theirs" not in second
 
 
-def test_only_some_rows_may_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_some_rows_may_be_measured(unlimited: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(common, "call", lambda platform, function, given, more: dict.fromkeys(given["names"], 1.0))
     (table,) = COMPARISON.run(bench("jax", only="first")).tables
     assert [row["label"] for row in table.rows] == ["first"]
