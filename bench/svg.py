@@ -244,7 +244,7 @@ def _even_ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float, unit: str) -> list[float]:
-    """Powers of two where people count so, and few; else 1, 2 and 5 times powers of ten; else powers of ten, or of more.
+    """Powers of two where people count so, and few; else 1, 2, 5 times powers of ten; else powers of ten, or of more.
     Bytes have powers of two only.
 
     >>> _log_ticks(0.9, 9.0, ""), _log_ticks(0.9, 9.0, "s"), _log_ticks(0.5, 2000.0, "s")
