@@ -148,7 +148,7 @@ def for_training(bench: Bench, count: int) -> Iterator[Bench]:
     platform = open_platform("sim", len(devices), machine=slowed(bench.machine))
     try:
         with activated(platform):
-            yield replace(bench, platform=platform)
+            yield replace(bench, platform=platform, machine=platform.backend.machine)
     finally:
         platform.close()
 

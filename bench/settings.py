@@ -46,9 +46,11 @@ class Settings:
         from cuplace.runtime.platform import activated, open_platform
 
         if not self.timed:
+            from cuplace.runtime.backends.cuda import hooks
             from tests import fakecuda
 
             fakecuda.install(devices=2, mode="eager")
+            hooks.library = fakecuda.library_call  # no cuBLAS runs there
         given = {"machine": self.machine} if self.platform == "sim" else {}
         opened = open_platform(self.platform, self.devices, reason="chosen by the benchmark", **given)
         stack.callback(opened.close)

@@ -28,7 +28,7 @@ def bench() -> Iterator[Bench]:
     host = replace(slow.host, up_gb_s=1e6, down_gb_s=1e6, latency_us=0.0)
     opened = open_platform("sim", 8, machine=replace(slow, host=host, peer=peer))
     with activated(opened):
-        yield Bench(opened, "sim", OPTIONS)
+        yield Bench(opened, "sim", OPTIONS, machine=opened.backend.machine)
     opened.close()
 
 
@@ -53,7 +53,7 @@ def test_on_h200_all_pipelines_keep_to_their_budgets() -> None:
     platform = open_platform("sim", 8, machine=H200)
     options = Namespace(stages=STAGES, microbatches=4, per_stage=1, size=16)
     with activated(platform):
-        result = pipeline.run(Bench(platform, "sim", options))
+        result = pipeline.run(Bench(platform, "sim", options, machine=H200))
     platform.close()
     assert len(result.budgets) == 2
     assert all(budget.met for budget in result.budgets), result.budgets
@@ -62,7 +62,8 @@ def test_on_h200_all_pipelines_keep_to_their_budgets() -> None:
 
 def test_it_runs_everywhere(platform: Platform) -> None:
     timed = platform.name != "cuda"
-    result = pipeline.run(Bench(platform, platform.name, OPTIONS, quick=True, timed=timed))
+    machine = platform.backend.machine if platform.name == "sim" else None
+    result = pipeline.run(Bench(platform, platform.name, OPTIONS, quick=True, timed=timed, machine=machine))
     rows = result.tables[0].rows
     assert [(row["stages"], row["microbatches"]) for row in rows] == [(2, 2), (2, 1), (2, 2)]
     for row in rows:
