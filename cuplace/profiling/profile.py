@@ -104,7 +104,7 @@ class Profile:
     def clock_error(self) -> float:
         """By how many seconds times of one device may be wrong against those of another one, or of the host: 0 where
         all are told by one clock. On `cuda` it is how long the host took, at worst, to record an event on an idle
-        stream and to see it complete."""
+        stream and to see it complete, of two GPUs together."""
         return 0.0 if self._measurement is None else self._measurement.error_ns * 1e-9
 
     def cost_of_a_record(self) -> float:
@@ -178,9 +178,9 @@ def profile(*, nvtx: bool = False) -> Iterator[Profile]:
     clock of its own, which drifts: at the beginning, every second, at the end and when the profile is read, events on
     an idle stream of each GPU tie it to the clock of the host, which waits for these, some ten microseconds each. The
     host knows when it began to record such an event and when it saw it complete; what it takes for the time between is
-    wrong by at most that difference, several of them in a row make it smaller, and it is `Profile.clock_error`. Times
-    of one GPU are exact to half a microsecond against each other, as CUDA tells them. Work of a GPU that is lost has
-    no times.
+    wrong by at most that difference, and several of them in a row make it smaller. Those of two GPUs together are
+    `Profile.clock_error`. Times of one GPU are exact to half a microsecond against each other, as CUDA tells them.
+    Work of a GPU that is lost has no times.
 
     Args:
         nvtx: also tell NVIDIA's profilers: while a piece of work is enqueued, a range of NVTX is open that has its

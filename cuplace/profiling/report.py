@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
 
@@ -142,6 +143,8 @@ def _reason(group: Sequence[Gap], told: Callable[[float], str]) -> list[str]:
 
 def _clocks(profile: Profile) -> list[str]:
     error = profile.clock_error
+    if math.isinf(error):
+        return ["Clocks     of the devices were never seen beside the host's: times of different ones may not fit"]
     return [f"Clocks     of the devices and of the host agree within {error * 1e6:.1f} us"] if error else []
 
 

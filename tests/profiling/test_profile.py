@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import threading
 from dataclasses import replace
 from itertools import pairwise
@@ -149,6 +150,19 @@ def test_the_report_of_every_platform(platform):
     for part in ("Transfers  ", "Bubble     ", "Gaps       ", "Recording  added about"):
         assert part in text
     json.dumps(prof.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [(0.0, None), (12e-6, "agree within 12.0 us"), (math.inf, "were never seen beside the host's")],
+)
+def test_the_report_tells_how_well_clocks_agree(simulated, monkeypatch, error, told):
+    with profile() as prof:
+        some_work(simulated)
+    monkeypatch.setattr(Profile, "clock_error", error)
+    lines = [line for line in str(prof).splitlines() if line.startswith("Clocks ")]
+    assert len(lines) == (told is not None)
+    assert told is None or told in lines[0]
 
 
 def test_a_trace_is_one_that_perfetto_reads(platform, tmp_path):

@@ -12,7 +12,7 @@ import math
 import time
 from bisect import bisect_right
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from cupy.cuda import runtime
@@ -84,6 +84,11 @@ class Anchor:
         self.high = math.inf
         self.step: float | None = None
 
+    @property
+    def is_told(self) -> bool:
+        """Whether the host saw it complete in time."""
+        return self.high < math.inf
+
     def narrow(self, low: float, high: float) -> None:
         low, high = max(low, self.low), min(high, self.high)
         if low > high:  # by as little as CUDA's times are exact
@@ -105,13 +110,15 @@ class GpuClock:
         self._now = now
         self._lane = gpu.lane("clock", 0)
         self._anchors: list[Anchor] = []
-        self._line: list[tuple[float, float]] = []  # for each anchor: the GPU's time, and what the host's is ahead
+        self._times: list[float] = []  # of the anchors, by the GPU
+        self._line: list[tuple[float, float]] = []  # of those that tell: the GPU's time, and what the host's is ahead
         self.anchor()
 
     @property
     def error_ns(self) -> float:
         """The times of the host are wrong by at most so much, as far as the clocks drift evenly between anchors."""
-        return max((anchor.high - anchor.low for anchor in self._anchors), default=0.0)
+        spans = [anchor.high - anchor.low for anchor in self._anchors if anchor.is_told]
+        return max(spans, default=math.inf if self._anchors else 0.0)
 
     def anchor(self) -> None:
         """Make another anchor. The host waits for its stream alone, where nothing else is, and not for long."""
@@ -150,12 +157,9 @@ class GpuClock:
 
     def host_ns(self, anchor: int, after: float) -> int:
         """What the host's clock showed, in nanoseconds, at a time after an anchor; for the anchors that `draw` saw."""
-        line = self._line
-        gpu_time = line[anchor][0] + after
-        i = min(max(bisect_right(line, (gpu_time, math.inf)), 1), len(line) - 1)
-        if i < 1:
-            return round(gpu_time + line[0][1])
-        (start, ahead), (end, ahead_then) = line[i - 1], line[i]
+        gpu_time, line = self._times[anchor] + after, self._line
+        i = bisect_right(line, (gpu_time, math.inf))
+        (start, ahead), (end, ahead_then) = line[max(i - 1, 0)], line[min(i, len(line) - 1)]
         share = (gpu_time - start) / (end - start) if end > start else 0.0
         return round(gpu_time + ahead + share * (ahead_then - ahead))
 
@@ -163,18 +167,15 @@ class GpuClock:
         """Find out by how much the host's clock is ahead at each anchor: by what it was before, unless the anchor tells
         that it must be more or less."""
         self._steps()
+        self._times = list(accumulate(map(_step, self._anchors[1:], self._anchors), initial=0.0))
         line: list[tuple[float, float]] = []
-        gpu_time, ahead, before = 0.0, 0.0, 0.0
-        for anchor in self._anchors:
-            if line:  # a GPU that was lost tells nothing: then its clock ran as the host's
-                gpu_time += anchor.low - before if anchor.step is None else anchor.step
-            before = anchor.low
-            low, high = anchor.low - gpu_time, anchor.high - gpu_time
-            if not line:
-                ahead = (low + high) / 2 if math.isfinite(high) else low
-            ahead = min(max(ahead, low), high)
-            line.append((gpu_time, ahead))
-        self._line = line
+        for gpu_time, anchor in zip(self._times, self._anchors, strict=False):
+            if anchor.is_told:
+                low, high = anchor.low - gpu_time, anchor.high - gpu_time
+                ahead = line[-1][1] if line else (low + high) / 2
+                line.append((gpu_time, min(max(ahead, low), high)))
+        # Where none tells, nothing better is known than when the first was recorded.
+        self._line = line or [(0.0, anchor.low) for anchor in self._anchors[:1]]
 
     def close(self) -> None:
         """No times are asked for any more."""
@@ -244,3 +245,8 @@ class GpuClock:
         if not is_sticky(failure):
             raise failure
         self.gpu.failed(failure)
+
+
+def _step(anchor: Anchor, before: Anchor) -> float:
+    """Nanoseconds of the GPU between two anchors. A GPU that was lost tells nothing: then they are the host's."""
+    return anchor.low - before.low if anchor.step is None else anchor.step
