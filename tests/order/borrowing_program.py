@@ -18,6 +18,7 @@ import cuplace.numpy as jnp
 from cuplace import NamedSharding, P, ShapeDtypeStruct
 from cuplace.runtime.device import Device
 from cuplace.runtime.platform import Platform
+from tests import fakecuda
 from tests.order.random_program import SHAPES, RandomProgram
 
 SOURCE = r"""
@@ -90,7 +91,14 @@ class User:
 def _raw_kernel() -> Any:
     import cupy
 
+    if fakecuda.installed():  # which would take it to touch all of the pool's block that its arrays are parts of
+        fakecuda.declare_kernel("scale_and_add", _touched)
     return cupy.RawKernel(SOURCE, "scale_and_add")
+
+
+def _touched(launch: fakecuda.Launch) -> tuple[list[fakecuda.Region], list[fakecuda.Region]]:
+    x, y = (fakecuda.Region(launch.integer(i), (launch.integer(4),), (4,), 4) for i in (0, 1))
+    return [x], [y]
 
 
 class Borrowed(NamedTuple):

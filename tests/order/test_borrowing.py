@@ -73,7 +73,7 @@ def test_short_programs_give_numpys_values(
         platform.close()
         if name == "cuda":
             fakegpus.assert_no_reports()
-    assert min(done) >= 3
+    assert min(done) > 0
 
 
 @pytest.mark.order
