@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform as python_platform
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +15,17 @@ from .limits import cores
 if TYPE_CHECKING:
     from .settings import Settings
 
+LOOK = 0.25  # seconds in which it is seen what others do
 
-def describe(settings: Settings, load: float | None) -> dict[str, Any]:
+
+def describe(settings: Settings, others: float | None) -> dict[str, Any]:
     """Plain values for the JSON."""
     import cuplace
 
     found: dict[str, Any] = {
         "cuplace": cuplace.__version__, "python": python_platform.python_version(), "numpy": np.__version__,
         "blas": blas(), "system": f"{python_platform.system()} {python_platform.machine()}",
-        "processor": processor(), "cores": cores(), "load": load,
+        "processor": processor(), "cores": cores(), "busy": others,
         **{peer: version(peer) for peer in settings.peers if peer == "jax"},
     }  # fmt: skip
     if settings.platform == "cuda":
@@ -69,6 +71,24 @@ def version(package: str) -> str | None:
         return None
 
 
-def load() -> float | None:
-    """How many processes wanted to run in the last minute, on average."""
-    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
+def busy() -> float | None:
+    """The share of the processors that work while this process sleeps; None where the system does not tell it."""
+    before = _ticks()
+    if before is None:
+        return None
+    time.sleep(LOOK)
+    after = _ticks()
+    assert after is not None
+    working, all_of_it = (new - old for new, old in zip(after, before, strict=True))
+    return round(working / all_of_it, 3) if all_of_it else None
+
+
+def _ticks() -> tuple[int, int] | None:
+    """What all processors have worked since the system began, and how long that is for all of them."""
+    try:
+        first = Path("/proc/stat").read_text().partition("\n")[0]
+    except OSError:
+        return None
+    ticks = [int(word) for word in first.split()[1:9]]  # what follows is counted in these
+    idle = ticks[3] + ticks[4]
+    return sum(ticks) - idle, sum(ticks)

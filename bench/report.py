@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 WIDTH = 100  # of notes
-BUSY = 0.5
-"""Of the cores in use before the measuring began: so many spoil the figures."""
+BUSY = 0.15  # of the processors, by others, before the measuring begins: so much spoils the figures
 
 
 def write(settings: Settings, result: Result, record: dict[str, Any]) -> None:
@@ -77,7 +76,7 @@ def text(result: Result, record: dict[str, Any], notes: Iterable[str] = ()) -> s
         lines += ["", "What the machine does by itself", *_limits(result.limits)]
     if result.budgets:
         lines += ["", "Budgets", *_budgets(result.budgets)]
-    said = [*notes, *result.notes, *_load(record)]
+    said = [*notes, *result.notes, *_busy(record)]
     if said:
         lines += ["", *(line for note in said for line in textwrap.wrap(note, WIDTH, subsequent_indent="  "))]
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -136,9 +135,9 @@ def _budgets(budgets: Iterable[Budget]) -> list[str]:
     ]
 
 
-def _load(record: dict[str, Any]) -> list[str]:
-    """A warning where the machine was busy with something else."""
-    load, cores = record["environment"]["load"], record["environment"]["cores"]
-    if record["platform"] == "sim" or not record["timed"] or load is None or load <= BUSY * cores:
+def _busy(record: dict[str, Any]) -> list[str]:
+    """A warning where the machine had something else to do."""
+    others = record["environment"]["busy"]
+    if others is None or others <= BUSY:
         return []
-    return [f"The machine was busy when this began (load {load:g} on {cores} cores): these times say little."]
+    return [f"Others kept {others:.0%} of the processors busy when this began: these times say little."]

@@ -162,18 +162,31 @@ def test_the_environment_tells_versions_and_hardware_and_nothing_else(capsys: py
     """No name of a computer or of a person is in it, and no path."""
     given("--json", "-", "--peer", "none")
     found = json.loads(capsys.readouterr().out)["environment"]
-    assert set(found) == {"cuplace", "python", "numpy", "blas", "system", "processor", "cores", "load"}
+    assert set(found) == {"cuplace", "python", "numpy", "blas", "system", "processor", "cores", "busy"}
     assert found["processor"] == environment.processor()
     assert not any(os.sep in str(value) for value in found.values())
 
 
-def test_a_busy_machine_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    for load, warned in ((0.1, False), (64.0, True)):
-        monkeypatch.setattr(environment, "load", lambda load=load: load)
-        command.main(["probe", "--peer", "none"])
-        assert ("The machine was busy when this began (load 64 on " in capsys.readouterr().out) == warned
+@pytest.mark.parametrize(("share", "warned"), [(None, False), (0.1, False), (0.7, True)])
+def test_a_busy_machine_is_told(
+    share: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "busy", lambda: share)
+    given("--peer", "none")
+    assert ("Others kept 70% of the processors busy when this began" in capsys.readouterr().out) == warned
     command.main(["probe", "--platform", "sim"])
-    assert "busy" not in capsys.readouterr().out  # which virtual time does not feel
+    assert "busy" not in capsys.readouterr().out  # virtual time does not feel it
+
+
+def test_what_others_do_is_what_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([(100, 1000), (130, 1100), (130, 1100), (130, 1100)])
+    monkeypatch.setattr(environment, "_ticks", lambda: next(ticks))
+    monkeypatch.setattr(environment, "LOOK", 0.0)
+    assert environment.busy() == 0.3
+    assert environment.busy() is None  # so short that no tick has passed
+    monkeypatch.undo()
+    found = environment._ticks()
+    assert found is None or 0 < found[0] < found[1]
 
 
 def test_all_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
