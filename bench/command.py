@@ -117,7 +117,7 @@ def _measure(name: str, benchmark: Benchmark, settings: Settings) -> tuple[Resul
     from . import environment
     from .progress import progress
 
-    others = environment.busy() if settings.timed and settings.platform != "sim" else None
+    others = environment.Others()
     steps = benchmark.steps if isinstance(benchmark.steps, int) else benchmark.steps(settings.options)
     with ExitStack() as stack:
         platform = settings.open(stack) if benchmark.opens else None
@@ -131,7 +131,7 @@ def _measure(name: str, benchmark: Benchmark, settings: Settings) -> tuple[Resul
             "benchmark": name, "title": benchmark.title, "platform": settings.platform,
             "machine": settings.machine_name(platform), "devices": None if platform is None else len(platform.devices),
             "timed": settings.timed, "rounds": settings.rounds, "quick": settings.options.quick,
-            "peers": list(settings.peers), "environment": environment.describe(settings, others),
+            "peers": list(settings.peers), "environment": environment.describe(settings, others.share()),
         }  # fmt: skip
     return result, record
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform as python_platform
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +14,6 @@ from .limits import cores
 
 if TYPE_CHECKING:
     from .settings import Settings
-
-LOOK = 0.25  # seconds in which it is seen what others do
 
 
 def describe(settings: Settings, others: float | None) -> dict[str, Any]:
@@ -71,24 +69,28 @@ def version(package: str) -> str | None:
         return None
 
 
-def busy() -> float | None:
-    """The share of the processors that work while this process sleeps; None where the system does not tell it."""
-    before = _ticks()
-    if before is None:
-        return None
-    time.sleep(LOOK)
-    after = _ticks()
-    assert after is not None
-    working, all_of_it = (new - old for new, old in zip(after, before, strict=True))
-    return round(working / all_of_it, 3) if all_of_it else None
+class Others:
+    """How busy the processors are with work that is not of this process or of its children, from now on."""
+
+    def __init__(self) -> None:
+        self._began = _ticks()
+
+    def share(self) -> float | None:
+        """Of the time of all processors; None where the system does not tell it, or no time has passed."""
+        now = _ticks()
+        if now is None or self._began is None:
+            return None
+        working, own, whole = (new - old for new, old in zip(now, self._began, strict=True))
+        return round(max(0.0, working - own) / whole, 3) if whole else None
 
 
-def _ticks() -> tuple[int, int] | None:
-    """What all processors have worked since the system began, and how long that is for all of them."""
+def _ticks() -> tuple[float, float, float] | None:
+    """What all processors have worked since the system began, what of that for this process, and how long that is for
+    all of them."""
     try:
         first = Path("/proc/stat").read_text().partition("\n")[0]
     except OSError:
         return None
     ticks = [int(word) for word in first.split()[1:9]]  # what follows is counted in these
-    idle = ticks[3] + ticks[4]
-    return sum(ticks) - idle, sum(ticks)
+    idle, own = ticks[3] + ticks[4], sum(os.times()[:4]) * os.sysconf("SC_CLK_TCK")
+    return sum(ticks) - idle, own, sum(ticks)

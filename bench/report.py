@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .settings import Settings
 
 WIDTH = 100  # of notes
-BUSY = 0.15  # of the processors, by others, before the measuring begins: so much spoils the figures
+BUSY = 0.15  # of the processors, by others: so much spoils the figures
 
 
 def write(settings: Settings, result: Result, record: dict[str, Any]) -> None:
@@ -138,6 +138,6 @@ def _budgets(budgets: Iterable[Budget]) -> list[str]:
 def _busy(record: dict[str, Any]) -> list[str]:
     """A warning where the machine had something else to do."""
     others = record["environment"]["busy"]
-    if others is None or others <= BUSY:
+    if others is None or others <= BUSY or not record["timed"] or record["platform"] == "sim":
         return []
-    return [f"Others kept {others:.0%} of the processors busy when this began: these times say little."]
+    return [f"Others kept {others:.0%} of the processors busy meanwhile: these times say little."]

@@ -171,22 +171,24 @@ def test_the_environment_tells_versions_and_hardware_and_nothing_else(capsys: py
 def test_a_busy_machine_is_told(
     share: float | None, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(environment, "busy", lambda: share)
+    monkeypatch.setattr(environment.Others, "share", lambda self: share)
     given("--peer", "none")
-    assert ("Others kept 70% of the processors busy when this began" in capsys.readouterr().out) == warned
+    assert ("Others kept 70% of the processors busy meanwhile" in capsys.readouterr().out) == warned
     command.main(["probe", "--platform", "sim"])
     assert "busy" not in capsys.readouterr().out  # virtual time does not feel it
 
 
-def test_what_others_do_is_what_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    ticks = iter([(100, 1000), (130, 1100), (130, 1100), (130, 1100)])
+def test_others_do_what_is_neither_idle_nor_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks = iter([(100, 50, 1000), (140, 60, 1100), (140, 60, 1000), (100, 51, 1100), None])
     monkeypatch.setattr(environment, "_ticks", lambda: next(ticks))
-    monkeypatch.setattr(environment, "LOOK", 0.0)
-    assert environment.busy() == 0.3
-    assert environment.busy() is None  # so short that no tick has passed
+    others = environment.Others()
+    assert others.share() == 0.3
+    assert others.share() is None  # no tick has passed
+    assert others.share() == 0.0  # clocks that are read one after the other
+    assert others.share() is None
     monkeypatch.undo()
     found = environment._ticks()
-    assert found is None or 0 < found[0] < found[1]
+    assert found is None or 0 < found[0] < found[2]
 
 
 def test_all_benchmarks_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
