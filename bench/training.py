@@ -81,6 +81,9 @@ class Stage:
         self.gradient = cuplace.device_put(np.zeros_like(weights), everywhere)
         self.kept: dict[int, tuple[Any, Any]] = {}
 
+        def forward(w: Any, x: Any) -> Any:
+            return jnp.maximum(x @ w, 0)
+
         def backward(w: Any, gradient: Any, x: Any, y: Any, dy: Any) -> Any:
             dz = jnp.where(y > 0, dy, jnp.zeros_like(dy))
             return dz @ w.T, gradient + jnp.matmul(x.T, dz, out_sharding=everywhere)
@@ -88,7 +91,7 @@ class Stage:
         def update(w: Any, gradient: Any) -> Any:
             return w - RATE * gradient, jnp.zeros_like(gradient)
 
-        self._forward = cuplace.jit(lambda w, x: jnp.maximum(x @ w, 0))
+        self._forward = cuplace.jit(forward)
         self._backward = cuplace.jit(backward, donate_argnums=1)
         self._update = cuplace.jit(update, donate_argnums=(0, 1))
 

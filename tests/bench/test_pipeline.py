@@ -41,6 +41,12 @@ def test_training_has_the_bubble_of_1f1b(bench: Bench, microbatches: int) -> Non
     assert row["ratio"] == pytest.approx(1.0, abs=0.001)
 
 
+@pytest.mark.parametrize(("at_once", "least"), [(8, 3 / 11), (4, 3 / 11), (2, 0.5), (1, 0.75)])
+def test_few_cores_leave_devices_idle(at_once: int, least: float) -> None:
+    program = pipeline.Program("four stages", STAGES, MICROBATCHES, STAGES, list)
+    assert program.least_idle(at_once) == pytest.approx(least)
+
+
 def test_waiting_after_each_call_overlaps_nothing(bench: Bench) -> None:
     """S M passes one after the other, where M + S - 1 would do."""
     row = pipeline.measured(bench, pipeline.training_program(bench.platform.devices[:STAGES], STAGES, MICROBATCHES, 32))
