@@ -187,6 +187,7 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t begin, cudaEve
   if (!first || !last || !first->marker || !last->marker) return call.end(cudaErrorInvalidResourceHandle);
   bool timed = !(first->flags & cudaEventDisableTiming) && !(last->flags & cudaEventDisableTiming);
   if (!timed || first->device != last->device) return call.end(cudaErrorInvalidResourceHandle);
+  if (cudaError_t lost = call.lost(first->device)) return call.end(lost);
   for (Event* event : {first, last}) {
     if (!event->marker->done || event->marker->end_ns > state().time.host_ns) return cudaErrorNotReady;
   }

@@ -111,14 +111,38 @@ def test_without_any_anchor_that_tells_times_are_a_guess(cuda, modules, monkeypa
     clock.close()
 
 
-def test_a_lost_gpu_gives_no_marks(cuda, modules):
+@pytest.mark.parametrize("what", ["query", "record", "create", "time"])
+def test_whichever_call_finds_a_gpu_lost_there_are_no_times(cuda, modules, what):
     clock = clock_of(cuda, modules)
     lane = clock.gpu.lane("compute", 0)
     mark = clock.mark(lane)
     fakecuda.faults.lose_device(0)
-    assert clock.mark(lane) is None
+    if what == "query":
+        clock.wait(mark)
+    elif what == "time":
+        assert clock.after(mark) is None
+    else:
+        if what == "record":
+            clock.gpu.timed_events.append(mark.handle)
+        assert clock.mark(lane) is None
     assert clock.gpu.lost is not None
     assert clock.after(mark) is None
     clock.wait(mark)
     clock.anchor()
     clock.draw()
+
+
+def test_a_lost_gpu_is_found_by_an_anchor(cuda, modules):
+    clock = clock_of(cuda, modules)
+    fakecuda.faults.lose_device(0)
+    clock.anchor()
+    assert clock.gpu.lost is not None
+    clock.draw()
+
+
+def test_other_failures_are_raised(cuda, modules):
+    clock = clock_of(cuda, modules)
+    with pytest.raises(modules[0].runtime.CUDARuntimeError, match="InvalidResourceHandle"):
+        clock.mark(cuda.backend.gpus[1].lane("compute", 0))
+    assert [report.kind for report in fakecuda.take_reports()] == ["wrong device"]
+    clock.close()

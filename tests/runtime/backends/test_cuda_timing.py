@@ -205,6 +205,21 @@ def test_no_more_events_live_than_work_is_unfinished(cuda, monkeypatch):
     assert len(prof.spans) == 300
 
 
+@lazily
+def test_work_that_is_not_complete_is_read_later(cuda, monkeypatch):
+    from cuplace.runtime.backends.cuda import timing
+
+    monkeypatch.setattr(timing, "MOST_PENDING", 8)
+    x = cuplace.block_until_ready(cuplace.device_put(numbers(8), cuda.devices[0]))
+    cuplace.block_until_ready(stage(x))
+    with cuda.scheduler.lock, cuplace.profile() as prof:
+        latch = cuda.scheduler.hold(cuda.devices[0].compute)
+        for _ in range(30):
+            x = stage(x)
+        latch.release()
+    assert len(prof.spans) == 30
+
+
 @pytest.mark.deep
 def test_a_hundred_thousand_pieces_of_work_are_measured(cuda):
     fakecuda.take_places(False)
@@ -247,6 +262,18 @@ def test_a_lost_gpu_leaves_the_times_of_the_others(cuda):
     text = str(prof)
     assert "Not shown  1 pieces of work that did not run, or whose GPU was lost; the first is compute 'stage'" in text
     json.dumps(prof.to_dict())
+
+
+def test_a_profile_of_lost_gpus_has_neither_times_nor_a_cost_of_events(cuda):
+    x = cuplace.block_until_ready(cuplace.device_put(numbers(8), cuda.devices[0]))
+    with cuplace.profile() as prof:
+        stage(x)
+        for gpu in cuda.backend.gpus:
+            fakecuda.faults.lose_device(gpu.ordinal)
+            gpu.lose(gpu.failed(OSError("gone")))
+    assert prof.spans == []
+    assert "1 pieces of work, none of which has run" in str(prof)
+    assert prof.cost_of_a_record() < 1e-3
 
 
 def test_ranges_of_nvtx_carry_kind_name_and_line(cuda, monkeypatch):

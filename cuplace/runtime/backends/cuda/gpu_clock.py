@@ -152,7 +152,7 @@ class GpuClock:
 
     def wait(self, mark: Mark) -> None:
         """Wait until a mark is reached, or the GPU is lost."""
-        while self.gpu.lost is None and runtime.eventQuery(mark.handle) == NOT_READY:
+        while self.gpu.lost is None and not self._is_complete(mark.handle):
             time.sleep(_PAUSE)
 
     def host_ns(self, anchor: int, after: float) -> int:
@@ -195,15 +195,15 @@ class GpuClock:
         before = self._now()
         if not handle or not self._record(handle, self._lane):
             return False
-        while runtime.eventQuery(handle) == NOT_READY:
-            if self._now() - before > PATIENCE_NS:
-                return False
+        while not (complete := self._is_complete(handle)) and self._now() - before <= PATIENCE_NS:
+            pass
         seen = self._now()
         after = 0.0 if first else self._elapsed(anchor.handle, handle)
         if not first:
             self.give_back(handle)
-        if after is not None and self.gpu.lost is None:
-            anchor.narrow(before - after, seen - after)
+        if not complete or after is None or self.gpu.lost is not None:
+            return False
+        anchor.narrow(before - after, seen - after)
         return True
 
     def _new_event(self) -> int:
@@ -229,6 +229,13 @@ class GpuClock:
             self._fails(failure)
             return False
         return True
+
+    def _is_complete(self, handle: int) -> bool:
+        """Whether an event is complete, or never will be, since the GPU is lost."""
+        status = runtime.eventQuery(handle)
+        if status not in (0, NOT_READY):
+            self._fails(runtime.CUDARuntimeError(status))
+        return bool(status != NOT_READY)
 
     def _elapsed(self, start: int, end: int) -> float | None:
         """Nanoseconds between two events; None where one of them is not complete, or the GPU is lost."""
