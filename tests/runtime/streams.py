@@ -77,6 +77,12 @@ def move(source: Buffer, device: Device) -> Buffer:
     return target
 
 
+def share_a_queue(one: Any, other: Any) -> bool:
+    """Whether what is held on a stream holds what comes after it on another one, too: partitions of a GPU share the way
+    to another GPU, and each has one queue for its moves inside of the GPU."""
+    return getattr(one, "lane", one) is getattr(other, "lane", other)
+
+
 def read(buffer: Buffer) -> np.ndarray:
     return buffer.device.scheduler.download(buffer)
 

@@ -49,13 +49,14 @@ def test_the_devices_of_the_platform(platform: Platform) -> None:
 
 
 def test_a_device_says_who_it_is(platform: Platform) -> None:
+    partitions = 8 // len({device.gpu for device in platform.devices})
     for i, device in enumerate(platform.devices):
         name = platform.backend.device_platform
         assert repr(device) == f"{CLASS_NAMES[name]}(id={i})"
         assert str(device) == f"{name}:{i}"
         assert (device.id, device.platform, device.device_kind) == (i, name, platform.backend.device_kind)
         assert (device.process_index, device.local_hardware_id) == (0, i)
-        assert (device.gpu, device.partition) == (i, 0)
+        assert (device.gpu, device.partition) == divmod(i, partitions)
         assert device.memory_kinds == ("device", "pinned_host", "unpinned_host")
         assert device.default_memory_kind == "device"
 

@@ -26,6 +26,7 @@ from tests.runtime.streams import (
     new,
     put,
     read,
+    share_a_queue,
     task,
     used,
 )
@@ -156,8 +157,10 @@ def test_a_held_stream_holds_nothing_else(platform: Platform) -> None:
     source = put(device, VALUES)
     held = compute(ADD_ONE, source)
     after = move(held, other)
-    free = compute(SQUARE, move(source, third))
+    behind = share_a_queue(device.transfer_to(other), device.transfer_to(third))
+    free = compute(SQUARE, put(third, VALUES) if behind else move(source, third))
     np.testing.assert_array_equal(read(free), VALUES**2)
+    read(source)
     assert latch.held
     assert not scheduler.is_ready([held])
     assert not scheduler.is_ready([free, after])
