@@ -137,7 +137,7 @@ def _check_gpus(fake: bool) -> None:
         if reason is not None:
             raise WrongOption(f"--platform cuda: {reason}")
         return
-    if importlib.util.find_spec("tests.fakecuda") is None:
+    if importlib.util.find_spec("tests") is None or importlib.util.find_spec("tests.fakecuda") is None:
         raise WrongOption("--fake needs a checkout of the repository, whose tests hold the fake GPUs")
     from tests import fakecuda
 

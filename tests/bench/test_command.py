@@ -263,6 +263,7 @@ def absent(monkeypatch: pytest.MonkeyPatch, *names: str) -> None:
     ("arguments", "missing", "said"),
     [
         (["--peer", "jax"], ("jax",), "--peer jax: it is not installed (pip install jax)"),
+        (["--fake"], ("tests",), "--fake needs a checkout of the repository, whose tests hold the fake GPUs"),
         (["--fake"], ("tests.fakecuda",), "--fake needs a checkout of the repository, whose tests hold the fake GPUs"),
     ],
 )
