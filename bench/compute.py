@@ -23,7 +23,7 @@ from cuplace import NamedSharding
 from . import limits
 from .chart import DASHED, Chart, Panel, Series
 from .figure import Figure
-from .harness import Bench, Benchmark, Budget, Column, Limit, Result, Row, Table
+from .harness import Bench, Benchmark, Budget, Column, Limit, Result, Row, Table, WrongOption
 
 DTYPE = np.dtype(np.float32)
 SIDES = {"cpu": (256, 1024, 4096), "sim": (256, 1024, 4096), "cuda": (1024, 4096, 16384)}
@@ -210,12 +210,12 @@ def sides(bench: Bench) -> tuple[int, ...]:
     """Rows of the arrays, all of which split evenly.
 
     Raises:
-        ValueError: they do not.
+        WrongOption: they do not.
     """
     chosen = QUICK if bench.quick else SIDES[bench.name]
     count = len(bench.platform.devices)
     if chosen[0] // 2 % count:
-        raise ValueError(f"arrays of {chosen[0] // 2} rows do not split evenly over {count} devices (--devices)")
+        raise WrongOption(f"--devices {count}: arrays of {chosen[0] // 2} rows do not split evenly over them")
     return chosen
 
 

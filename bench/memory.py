@@ -19,11 +19,12 @@ from cuplace.runtime.config import config
 from cuplace.runtime.staging import CHUNK_BYTES
 
 from .chart import POINTS, Chart, Panel, Series
-from .harness import Bench, Benchmark, Budget, Column, Result, Row, Table, whole
+from .harness import Bench, Benchmark, Budget, Column, Result, Row, Table, WrongOption, whole
 from .reshard import cases
 
 MIB = 1 << 20
 COLUMNS = 2048  # of the arrays that are moved
+MOST_DEVICES = 128  # as many as an array of 1 MiB has rows
 STAGES = 4
 BUDGET = 1.05
 
@@ -161,6 +162,7 @@ class Ring:
 
 def run(bench: Bench) -> Result:
     mib, size, microbatches = (1, 64, 4) if bench.quick else (bench.options.mib, 512, 8)
+    check(len(bench.platform.devices))
     ring = Ring()
     bench.step(f"moves of {mib} MiB")
     moved = moves(bench, mib * MIB)
@@ -175,6 +177,16 @@ def run(bench: Bench) -> Result:
         Budget("memory of a move, against shards and one chunk", max(row["of_allowed"] for row in moved), BUDGET),
     ]
     return Result(tables, budgets=budgets, notes=_NOTES, chart=_chart(moved))
+
+
+def check(devices: int) -> None:
+    """All arrays have to split evenly over the devices, and over halves of them.
+
+    Raises:
+        WrongOption: they do not.
+    """
+    if devices & (devices - 1) or devices > MOST_DEVICES:
+        raise WrongOption(f"--devices {devices}: arrays split over a power of two of devices, up to {MOST_DEVICES}")
 
 
 _NOTES = (

@@ -25,7 +25,7 @@ from cuplace.runtime.presets import HGX_H200
 from .chart import DASHED, Chart, Panel, Series
 from .critical_path import critical_path, makespan
 from .figure import Figure
-from .harness import Bench, Benchmark, Budget, Column, Result, Row, Table, whole
+from .harness import Bench, Benchmark, Budget, Column, Result, Row, Table, WrongOption, whole
 from .limits import cores
 from .reshard import scaled
 from .training import Trainer, problem
@@ -140,18 +140,12 @@ def measured(bench: Bench, program: Program) -> Row:
 
 @contextmanager
 def for_training(bench: Bench, count: int) -> Iterator[Bench]:
-    """The same with devices for training; on the simulator with a machine that is as slow as its matrices are small.
-
-    Raises:
-        ValueError: there are not as many devices.
-    """
-    devices = bench.platform.devices
-    if len(devices) < count:
-        raise ValueError(f"the stages of training need {count} devices, and there are {len(devices)} (--devices)")
+    """The same for training on so many devices; on the simulator with a machine that is as slow as its matrices are
+    small."""
     if bench.machine is None:
         yield bench
         return
-    platform = open_platform("sim", len(devices), machine=slowed(bench.machine))
+    platform = open_platform("sim", count, machine=slowed(bench.machine))
     try:
         with activated(platform):
             yield replace(bench, platform=platform, machine=platform.backend.machine)
@@ -167,16 +161,31 @@ def slowed(machine: Machine, factor: int = ENLARGED) -> Machine:
 
 def run(bench: Bench) -> Result:
     options = bench.options
-    stages, microbatches = options.stages, options.microbatches
+    stages, microbatches, needed = options.stages, options.microbatches, options.stages * options.per_stage
+    size = options.size or (32 if bench.quick else SIZES[bench.name])
+    check(len(bench.platform.devices), options, size)
     bench.step("the page's")
     rows = [measured(bench, page_program(bench.platform, stages, microbatches))]
-    size = options.size or (32 if bench.quick else SIZES[bench.name])
-    with for_training(bench, stages * options.per_stage) as own:
-        devices = own.platform.devices[: stages * options.per_stage]
+    with for_training(bench, needed) as own:
+        devices = own.platform.devices[:needed]
         for count in counts(microbatches):
             bench.step(f"training, {count} microbatches")
             rows.append(measured(own, training_program(devices, stages, count, size)))
     return Result([_table(bench, rows)], budgets=_budgets(bench, rows), notes=_notes(bench, size), chart=_chart(rows))
+
+
+def check(devices: int, options: argparse.Namespace, size: int) -> None:
+    """There have to be devices for all stages, over which microbatches split evenly.
+
+    Raises:
+        WrongOption: there are not, or they do not.
+    """
+    stages, per_stage = options.stages, options.per_stage
+    if stages * per_stage > devices:
+        raise WrongOption(f"--devices {devices}: {stages} stages of training need {stages * per_stage}")
+    for side, width in ((PAGE_SIZE, devices // stages), (size, per_stage)):
+        if side % width:
+            raise WrongOption(f"microbatches of {side} rows do not split evenly over {width} devices of a stage")
 
 
 def counts(microbatches: int) -> list[int]:

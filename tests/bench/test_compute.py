@@ -10,7 +10,7 @@ import cuplace.numpy as jnp
 from bench import compute
 from bench.compute import CHAIN, OPERATIONS, Rates
 from bench.figure import Figure
-from bench.harness import Bench, Limit
+from bench.harness import Bench, Limit, WrongOption
 from bench.reshard import scaled
 from cuplace.runtime.platform import Platform, activated, open_platform
 from cuplace.runtime.presets import find_machine
@@ -91,6 +91,6 @@ def test_in_virtual_time_large_operations_come_near_to_the_limit() -> None:
 
 def test_rows_that_do_not_split_evenly() -> None:
     platform = open_platform("sim", 3)
-    with activated(platform), pytest.raises(ValueError, match="8 rows do not split evenly over 3 devices"):
+    with activated(platform), pytest.raises(WrongOption, match="--devices 3: arrays of 8 rows do not split evenly"):
         compute.run(bench_of(platform))
     platform.close()

@@ -5,10 +5,11 @@ from __future__ import annotations
 from argparse import Namespace
 
 import numpy as np
+import pytest
 
 import cuplace
 from bench import memory
-from bench.harness import Bench
+from bench.harness import Bench, WrongOption
 from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform
 
@@ -67,3 +68,10 @@ def test_it_runs_everywhere(platform: Platform) -> None:
     if platform.name == "cuda":
         for row in result.tables[-1].rows:
             assert 0 < row["peak"] <= row["limit"]
+
+
+@pytest.mark.parametrize("devices", [3, 6, 256])
+def test_devices_that_arrays_do_not_split_over(devices: int) -> None:
+    with pytest.raises(WrongOption, match=f"--devices {devices}: arrays split over a power of two"):
+        memory.check(devices)
+    memory.check(memory.MOST_DEVICES)

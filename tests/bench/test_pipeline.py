@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from argparse import Namespace
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
 from bench import pipeline
-from bench.harness import Bench
+from bench.harness import Bench, WrongOption
 from cuplace.runtime.config import config
 from cuplace.runtime.machine import PeerLink
 from cuplace.runtime.platform import Platform, activated, open_platform
@@ -77,7 +78,21 @@ def test_it_runs_everywhere(platform: Platform) -> None:
     assert not config.sync
 
 
-def test_too_few_devices_for_training(platform: Platform) -> None:
-    bench = Bench(platform, platform.name, Namespace(stages=5, microbatches=1, per_stage=2, size=8))
-    with pytest.raises(ValueError, match="need 10 devices, and there are 8"):
-        pipeline.run(bench)
+@pytest.mark.parametrize(
+    ("stages", "per_stage", "size", "text"),
+    [
+        (5, 2, 8, "--devices 8: 5 stages of training need 10"),
+        (4, 2, 7, "7 rows do not split evenly over 2 devices"),
+        (1, 1, 8, None),
+        (2, 3, 9, None),
+    ],
+)
+def test_what_stages_need(stages: int, per_stage: int, size: int, text: str | None) -> None:
+    options = Namespace(stages=stages, per_stage=per_stage)
+    with nullcontext() if text is None else pytest.raises(WrongOption, match=text):
+        pipeline.check(8, options, size)
+
+
+def test_microbatches_of_the_page_have_to_split_too() -> None:
+    with pytest.raises(WrongOption, match="256 rows do not split evenly over 3 devices"):
+        pipeline.check(12, Namespace(stages=4, per_stage=1), 8)
