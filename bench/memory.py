@@ -18,7 +18,7 @@ from cuplace.demo import pipeline as page
 from cuplace.runtime.config import config
 from cuplace.runtime.staging import CHUNK_BYTES
 
-from .chart import POINTS, Chart, Panel, Series
+from .chart import DASHED, POINTS, Chart, Panel, Series
 from .harness import Bench, Benchmark, Budget, Column, Result, Row, Table, WrongOption, whole
 from .reshard import cases
 
@@ -227,7 +227,7 @@ def _chart(rows: list[Row]) -> Chart:
     planned = [float(row["planned"]) for row in rows if row["planned"]]
     took = [float(row["took"]) for row in rows if row["planned"]]
     line = [min(planned), max(planned)]
-    series = [Series("moves", planned, took, POINTS), Series("as planned", line, line)]
+    series = [Series("moves", planned, took, POINTS), Series("as planned", line, line, DASHED)]
     return Chart(
         "Memory that moves need on a device", "planned", "took", [Panel("", series)], x_unit="B", y_unit="B",
         log_x=True, log_y=True,
