@@ -280,6 +280,7 @@ def test_copies_through_the_host_are_refused_where_a_pair_has_no_other_way(platf
             assert found(moving, v.full) == "bounce"
 
 
+@pytest.mark.sound_links
 @pytest.mark.parametrize("platform", ["cuda"], indirect=True)
 def test_gpus_that_reach_each_other_do_not_bounce(platform):
     v = Arrays(platform)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -56,6 +57,7 @@ def test_chains_run_as_they_were_planned(platform: Platform, data: st.DataObject
     platform.scheduler.host_wait(new)
 
 
+@pytest.mark.sound_links
 def test_between_gpus_with_peer_access_no_byte_passes_the_host(platform: Platform) -> None:
     devices = platform.devices
     rows = NamedSharding(mesh(devices[:4], (4,), ("x",)), P("x"))
