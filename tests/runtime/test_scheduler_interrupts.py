@@ -17,6 +17,7 @@ import pytest
 import cuplace
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.device import Device
+from cuplace.runtime.faults import Faults
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, copy_task, finish, move, new, put, read, used
@@ -94,6 +95,11 @@ def moves(source: Buffer, other: Device) -> Any:
     return targets
 
 
+def staged(source: Buffer, other: Device) -> Any:
+    """Where GPUs do not reach each other a move ends on another stream than it began on."""
+    return moves(source, other)
+
+
 def uploads(source: Buffer, other: Device) -> Any:
     return [put(other, VALUES * 9), put(other, VALUES * 9)]
 
@@ -119,7 +125,7 @@ def wait_for(platform: Platform, devices: tuple[Device, ...]) -> None:
                 assert time.monotonic() < end, f"{stream.name} hangs"
 
 
-CALLS = [computes, batches, results, moves, uploads, uploads_packed, drops]
+CALLS = [computes, batches, results, moves, staged, uploads, uploads_packed, drops]
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
@@ -129,6 +135,8 @@ def test_nothing_is_forgotten(
     """The streams are held during the call, so that what it enqueued still waits to write when the call's buffers
     are dropped and their memory is asked for again."""
     monkeypatch.setattr("cuplace.runtime.scheduler.doors.WORTHWHILE", 2)
+    if call is staged and platform.name != "cpu":
+        platform.set_faults(Faults(no_p2p=True))
     devices = platform.devices[:3]
     device, other, third = devices
     streams = (device.compute, device.transfer_to(other), other.upload)

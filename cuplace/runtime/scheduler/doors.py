@@ -140,6 +140,8 @@ class Scheduler(Lending):
                     uses.writes = tuple(events)
                     uses.reads = passed_on.get(target)
             except BaseException:
+                for target, events in written.items():  # the latest of a stream may end elsewhere than these
+                    target.writes = (*target.writes, *events)
                 for (_, stream, source, target), memory in zip(launches, staging or repeat(()), strict=False):
                     note_latest(stream, (source,), (target, *memory))
                 raise
