@@ -150,7 +150,6 @@ def gather_to_host(
         sources = [there or here for here, there in zip(sources, fetched, strict=True)]
     if len(holders) == 1:
         return scheduler.download(sources[0])
-    scheduler.host_wait(sources)
     host = np.empty(shape, dtype)
     for box, source in zip(holders, sources, strict=True):
         host[box.slices()] = scheduler.download(source)

@@ -270,3 +270,16 @@ def test_the_cuda_array_interface(platform):
     finish(platform)
     assert not buffer.exports
     assert buffer.reads
+
+
+@pytest.mark.order(once=True)
+def test_the_stream_that_the_interface_names_waits_for_the_values(platform):
+    device = platform.devices[1]
+    source = cuplace.block_until_ready(device_put(numbers(8), device))
+    latch = platform.scheduler.hold(device.compute)
+    x = source * 2
+    assert hasattr(x, "__cuda_array_interface__") == on_gpu(platform)
+    if on_gpu(platform):
+        assert not platform.backend.query(device.download.record(0))
+    latch.release()
+    np.testing.assert_array_equal(x, numbers(8) * 2)
