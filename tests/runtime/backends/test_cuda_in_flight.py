@@ -16,6 +16,7 @@ from cuplace.runtime.platform import Platform, activated
 from cuplace.runtime.task import CopyTask
 from tests import fakegpus
 from tests.fakegpus import Case
+from tests.memory import foreign_array
 from tests.runtime.streams import finish, move, new, put, read, used
 from tests.runtime.test_host_memory import moved as moved_to
 
@@ -74,6 +75,25 @@ def goes_to_the_host_and_back(platform: Platform) -> None:
     for i, (host, result) in enumerate(zip(hosts, results, strict=True)):
         np.testing.assert_array_equal(read(result), matrix(i))
         np.testing.assert_array_equal(read(host), matrix(i))
+
+
+@pytest.mark.parametrize("cuda", PEERS, indirect=True, ids=lambda case: case.label)
+def test_memory_on_the_way_that_is_still_read_is_waited_for(cuda: Platform) -> None:
+    """Where memory is short it is a dead block that a move is still to read."""
+    here, there = cuda.devices[:2]
+    columns = foreign_array(here, np.asfortranarray(matrix(0)))
+    target = cuda.scheduler.adopt(columns, here)
+    source = put(here, matrix(1))
+    read(source)
+    latch = cuda.scheduler.hold(here.transfer_to(there))
+    moved = move(source, there)
+    del source
+    cuda.scheduler.park()
+    config.update("max_device_bytes", moved.nbytes)
+    cuda.scheduler.upload(target, matrix(2))
+    latch.release()
+    np.testing.assert_array_equal(read(moved), matrix(1))
+    np.testing.assert_array_equal(read(target), matrix(2))
 
 
 @pytest.mark.parametrize("case", PEERS, ids=lambda case: case.label)
