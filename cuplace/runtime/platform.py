@@ -83,9 +83,10 @@ class Platform:
         self._trim()  # while the streams are there, in whose order allocators may take memory back
         self.backend.close()
         self._trim()
+        self.scheduler.forget_past()  # caches of plans and programs may keep a scheduler for long
 
     def _trim(self) -> None:
-        self.scheduler.park()
+        self.scheduler.tidy()
         for device in self.devices:
             for memory in device.memories():
                 memory.trim()

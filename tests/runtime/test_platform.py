@@ -31,7 +31,8 @@ from cuplace.runtime.platform import (
     process_count,
     process_index,
 )
-from tests.runtime.streams import ADD_ONE, compute, in_threads, move, put, read
+from cuplace.runtime.submission import Submission
+from tests.runtime.streams import ADD_ONE, compute, in_threads, move, put, read, used
 
 CLASS_NAMES = {"cpu": "CpuDevice", "sim": "SimDevice", "gpu": "CudaDevice"}
 
@@ -161,6 +162,25 @@ def test_a_closed_platform_gives_its_memory_back(platform: Platform) -> None:
     assert not other.scheduler.graveyard
     gc.collect()
     assert [block() for block in memory] == [None] * len(memory)
+
+
+def test_what_was_not_waited_for_is_forgotten_when_a_platform_is_closed() -> None:
+    """Caches may keep a scheduler for long after its platform was closed; what that ran is not kept with it."""
+    other = open_platform("sim", 2, eagerness=0.0)
+    one, two = other.devices
+    source = put(one, np.arange(8))
+    latch = other.scheduler.hold(one.transfer_to(two))
+    for _ in range(20):
+        move(source, two)
+    assert latch.held
+    del source, latch
+    other.scheduler.park()
+    assert used(other)["bytes_parked"]
+    other.close()
+    assert used(other) == {"bytes_in_use": 0, "bytes_parked": 0}
+    gc.collect()
+    records = [found for found in gc.get_objects() if isinstance(found, Submission)]
+    assert sum(record.stream.device in other.devices for record in records) < 5  # the last of each stream
 
 
 def _kept(platform: Platform) -> list[Any]:

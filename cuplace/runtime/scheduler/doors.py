@@ -257,6 +257,12 @@ class Scheduler(Lending):
             latch.release()
         return len(held)
 
+    def forget_past(self) -> None:
+        """Let go of all that was recorded of work, of which none is unfinished."""
+        with self.lock:
+            self.log.recent.clear()
+            self._run_ahead.clear()
+
     def forget(self) -> None:
         """Make every door raise ForkedProcessError: this process was forked from the one that used the devices."""
         forked: Any = Forked()

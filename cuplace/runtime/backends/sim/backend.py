@@ -48,6 +48,7 @@ class SimBackend(OwnMemory):
         self._engine = Engine(seed, eagerness, self.clock)
         self.links = Links(self.machine)
         self.topology = self.links.topology
+        self._streams: list[SimStream] = []
 
     def device_count(self, requested: int | None) -> int:
         if requested is None:
@@ -61,7 +62,9 @@ class SimBackend(OwnMemory):
         return gpu, index - -(-gpu * count // gpus)
 
     def stream(self, device: Device, role: str, peer: Device | None = None) -> SimStream:
-        return SimStream(device, role, self._engine, self.links, peer)
+        stream = SimStream(device, role, self._engine, self.links, peer)
+        self._streams.append(stream)
+        return stream
 
     def storage(self, device: Device, arena: str) -> RangeArena:
         return RangeArena()
@@ -97,6 +100,9 @@ class SimBackend(OwnMemory):
         """From now on this is wrong with the links; whether streams for moves have to be made anew."""
         self.links.set_faults(faults)
         return False
+
+    def finish(self) -> None:
+        self._engine.finish(self._streams)
 
     def close(self) -> None:
         """Nothing runs in the background."""
