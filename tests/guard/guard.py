@@ -12,6 +12,7 @@ import random
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -59,7 +60,7 @@ class Outcome(NamedTuple):
 
     Attributes:
         how: ``value``, ``report``, ``hang``, ``crash``, ``error``, ``assertion``, or ``survived``; ``stopped`` where
-            it had survived until its time was over.
+            it had survived until its time was over, or until a test ended that does not find it by itself.
         test: the test that killed it.
         text: the first line of what the test said.
     """
@@ -76,10 +77,22 @@ class Outcome(NamedTuple):
 
 
 def stages_for(site: Site) -> list[tuple[str, ...]]:
-    """The files that kill quickly, and then all others with tests marked `order`."""
+    """The tests that killed what is next to the site, the files that kill quickly, and then all others with tests
+    marked `order`."""
     stages = next(stages for start, stages in STAGES.items() if site.path.startswith(start))
-    known = {file for files in stages for file in files}
-    return [*stages, tuple(file for file in marked_files() if file not in known)]
+    named = {file for files in stages for file in files}
+    rest = tuple(file for file in marked_files() if file not in named)
+    return [stage for stage in (neighbours(site), *stages, rest) if stage]
+
+
+def neighbours(site: Site) -> tuple[str, ...]:
+    """The tests that killed the mutant of the site before, those of the same function, and of the same file."""
+    tests: Counter[str] = Counter()
+    for key, test in known().items():
+        path, function, _ = key.split("::", 2)
+        if path == site.path:
+            tests[test] += 1000 if key == site.key else 100 if function == site.function else 1
+    return tuple(test for test, _ in tests.most_common(8))
 
 
 @functools.cache
@@ -119,6 +132,9 @@ class Worker:
             "only_values": only_values, "seconds": seconds, **more,
         }  # fmt: skip
         found = self.ask(request)
+        if found["how"] in ("crash", "hang"):  # what tests before have left may be why: once more, by itself
+            again = self.ask({**request, "stages": [[found["test"].partition("[")[0]]]})
+            found["how"] = "stopped" if again["how"] == "survived" else found["how"]
         return Outcome(site, found["how"], found["test"], found["text"], found["seconds"])
 
     def ask(self, request: dict[str, Any]) -> dict[str, Any]:
@@ -142,7 +158,7 @@ def explained() -> dict[str, str]:
 
 
 def known() -> dict[str, str]:
-    """By the key of a site, the file of a test that has killed its mutant before."""
+    """By the key of a site, a test that has killed its mutant before."""
     text = (Path(__file__).parent / "killed.tsv").read_text()
     return dict(line.split("\t") for line in text.splitlines())
 
@@ -151,9 +167,9 @@ def note_killed(outcomes: Iterable[Outcome], sites: Iterable[Site]) -> None:
     """Add what was killed to `known`, and drop what is not there any more."""
     keys = {site.key for site in sites}
     killed = [outcome for outcome in outcomes if outcome.killed and outcome.test]
-    found = {outcome.site.key: outcome.test.partition("::")[0] for outcome in killed}
-    rows = {key: file for key, file in {**known(), **found}.items() if key in keys}
-    text = "".join(f"{key}\t{file}\n" for key, file in sorted(rows.items()))
+    found = {outcome.site.key: outcome.test.partition("[")[0] for outcome in killed}
+    rows = {key: test for key, test in {**known(), **found}.items() if key in keys}
+    text = "".join(f"{key}\t{test}\n" for key, test in sorted(rows.items()))
     (Path(__file__).parent / "killed.tsv").write_text(text)
 
 

@@ -19,6 +19,7 @@ FLOORS = ("cuplace/runtime", "cuplace/transfer", "cuplace/array")
 LEFT_OUT = {
     "cuplace/runtime/order": "the detector orders nothing",
     "cuplace/runtime/backends/base.py": "declares, and does nothing",
+    "cuplace/runtime/submission.py": "records of what was done, and of who waited",
     "cuplace/runtime/backends/sim/clock.py": "waits of virtual time",
     "cuplace/runtime/backends/sim/fluid.py": "virtual time",
     "cuplace/runtime/backends/sim/links.py": "virtual time, and faults",
@@ -36,7 +37,7 @@ RECORDS = {"record", "_record", "eventRecord", "ends_on", "ends_with", "release_
 NOTES = {"note_read", "note_latest"}
 PARKS = {"park", "_park", "tidy", "collect", "_collect", "_poll", "free", "_unpark", "release", "put_back"}
 KEEPS = {"until_recorded", "export", "_tell_host"}
-LENDS = {"adopt", "lend", "birth"}
+LENDS = {"adopt", "lend_out", "birth"}
 QUERIES = {"query", "_query"}
 
 CALLS = {
@@ -183,8 +184,7 @@ class _Finder:
         if receiver in NO_EVENTS:
             return
         if name == "release" and len(call.args) == 2:
-            if receiver != "_engine":  # that opens a latch
-                yield "park", call.args[1], "()"
+            yield from _release(call, node)
         elif kind is not None and (call.args or name not in ("wait", "release")):
             yield kind, node, NOTHING
         elif name in ADDITIONS and receiver in MEMBERS and not _is_record(call.args[0]):
@@ -203,12 +203,24 @@ class _Finder:
                 yield "record", call, "None"
         elif name in ("_wait_before_write", "birth"):
             yield CALLS[name], call, "()"
-        elif name == "adopt":
-            yield "lend", call.args[0], "None"
+        elif name in ("adopt", "lend_out"):
+            yield "lend", call.args[name == "lend_out"], "None"
         elif name == "release" and len(call.args) == 2:
-            yield "park", call.args[1], "()"
+            yield from _release(call)
         elif kind == "keep" and name == "export":
             yield "keep", call, f"{call.args[1].id}" if isinstance(call.args[1], ast.Name) else "None"
+
+
+def _release(call: ast.Call, statement: ast.stmt | None = None) -> Iterator[tuple[str, ast.AST, str]]:
+    """A block comes back with the events of its users: the mutant does not know of them. Where there are none, the
+    block does not come back."""
+    users = call.args[1]
+    if _receiver(call.func) == "_engine":  # that opens a latch
+        return
+    if not isinstance(users, ast.Tuple) or users.elts:
+        yield "park", users, "()"
+    elif statement is not None:
+        yield "park", statement, NOTHING
 
 
 def _arguments(call: ast.Call) -> Iterator[tuple[str, ast.AST, str]]:

@@ -47,12 +47,12 @@ def test_without_a_mutant_nothing_fails() -> None:
 
 
 def test_a_sample_of_mutants_is_killed() -> None:
-    """Of those that `python -m tests.guard --note` has seen killed, by the files that killed them. Not of the cpu
+    """Of those that `python -m tests.guard --note` has seen killed, by the tests that killed them. Not of the cpu
     platform's: whether a wait that is left out there shows depends on how threads happen to run."""
-    files = known()
-    chosen = sample([site for site in SITES if site.key in files and "/backends/cpu/" not in site.path], SAMPLE)
+    tests = known()
+    chosen = sample([site for site in SITES if site.key in tests and "/backends/cpu/" not in site.path], SAMPLE)
     with Worker() as worker:
-        judged([worker.try_mutant(site, stages=[[files[site.key]], *stages_for(site)]) for site in chosen])
+        judged([worker.try_mutant(site, stages=[[tests[site.key]], *stages_for(site)]) for site in chosen])
 
 
 @pytest.mark.deep

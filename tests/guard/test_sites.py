@@ -20,6 +20,9 @@ class Scheduler:
         buffer.writes = (event,)
         block.arena.release(block, (event,))
         stream.until_recorded(lambda event: ring.release(block, (event,)))
+        block.arena.release(block, ())
+        loan = self.lend_out(buffer, stream, ends)
+        self.engine.open(self._engine.release(latch, item))
         self.changed.wait()
         self.lock.release()
         run(stream, needs)
@@ -34,6 +37,8 @@ MUTANTS = [
     ("park", "block.arena.release(block, (event,))", "()"),
     ("keep", "stream.until_recorded(lambda event: ring.release(block, (event,)))", "pass"),
     ("park", "ring.release(block, (event,))", "()"),
+    ("park", "block.arena.release(block, ())", "pass"),
+    ("lend", "self.lend_out(buffer, stream, ends)", "None"),
     ("needs", "run(stream, needs)", "()"),
     ("query", "query(event)", "True"),
 ]

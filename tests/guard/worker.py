@@ -31,10 +31,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HANGS_AFTER = 25.0
-"""Seconds without a test that begins."""
+"""Seconds without a test that begins, if hardly anything is computed meanwhile."""
 
-SPINS_AFTER = 6.0
+ASLEEP = 2.0
+"""Seconds of computing that are hardly anything: what waits looks now and then whether it may go on."""
+
+SPINS_AFTER = 20.0
 """Seconds of computing in one test."""
+
+FEW = 2
+"""Seeds with which all tests are tried first: what breaks an order is told by detectors, which need no more."""
 
 STARTS_WITHIN = 300.0
 """Seconds until the first test begins: the fake GPUs may have to be built."""
@@ -128,6 +134,8 @@ class Verdict:
         self.platform = self.first
         self.marked: bool = request.get("marked", True)
         self.only_values: bool = request["only_values"]
+        self.wanted: tuple[str, ...] = ()
+        self.seeds = range(0)
         self.out = out
         self.failure: dict[str, str] | None = None
 
@@ -142,10 +150,13 @@ class Verdict:
             _blind()
 
     def _serves(self, item: pytest.Item) -> bool:
-        """Tests of the platform at hand, and with the first one those that choose for themselves."""
+        """The named tests of the platform at hand, and with the first one those that choose for themselves."""
         case = _case(item)
-        return (not self.marked or item.get_closest_marker("order") is not None) and (
-            self.platform == (self.first if case is None else case.name)
+        return (
+            (not self.marked or item.get_closest_marker("order") is not None)
+            and item.nodeid.partition("[")[0].startswith(self.wanted)
+            and self.platform == (self.first if case is None else case.name)
+            and (0 if case is None else case.seed) in self.seeds
         )
 
     def pytest_runtest_logstart(self, nodeid: str) -> None:
@@ -203,9 +214,11 @@ def run_mutant(request: dict[str, Any], out: int) -> None:
     verdict = Verdict(request, out)
     arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
     arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *request["options"]]
-    for platform, stage in itertools.product(request["platforms"], request["stages"]):
-        verdict.platform = platform  # stage after stage, since collecting tests takes its time, too
-        files = [str(ROOT / file) for file in stage]
+    rounds = (range(FEW), range(FEW, 1 << 30))[: 1 if request.get("quick") else 2]
+    for seeds, platform, stage in itertools.product(rounds, request["platforms"], request["stages"]):
+        # Stage after stage, since collecting tests takes its time, too.
+        verdict.platform, verdict.seeds, verdict.wanted = platform, seeds, tuple(stage)
+        files = [str(ROOT / file) for file in dict.fromkeys(name.partition("::")[0] for name in stage)]
         status = pytest.main([*arguments, "--platform", platform, *files], plugins=[verdict])
         if verdict.failure is not None:
             break
@@ -253,10 +266,11 @@ def _listen(child: int, reading: int, seconds: float) -> dict[str, Any]:
     heard = begin
     while True:
         ready, _, _ = select.select([reading], [], [], 1.0)
-        if not ready and time.monotonic() - heard > (HANGS_AFTER if current else STARTS_WITHIN):
+        used = _cpu_seconds(child)
+        silent = 0.0 if ready else time.monotonic() - heard
+        if silent > (HANGS_AFTER if current and used - used_before < ASLEEP else STARTS_WITHIN):
             state = {"how": "hang", "test": current, "text": ""}
             break
-        used = _cpu_seconds(child)
         if current and used - used_before > SPINS_AFTER:
             state = {"how": "hang", "test": current, "text": ""}
             break
