@@ -1,6 +1,15 @@
-"""Any array from anywhere to anywhere: NumPy's values in every shard, and only the copies that were planned."""
+"""Any array from anywhere to anywhere: NumPy's values in every shard.
+
+2,000 random pairs of shardings over the four runs (cpu, sim, and fake CUDA eager and lazy); 50,000 with
+
+    python -m pytest tests/transfer/test_any_move.py --deep
+
+and with CUPLACE_PAIRS=100 in the environment 100 in each run.
+"""
 
 from __future__ import annotations
+
+import os
 
 import ml_dtypes
 import numpy as np
@@ -20,8 +29,8 @@ DTYPES = [
         "complex128",
     )
 ]  # fmt: skip
-MANY = settings(max_examples=250 if settings().max_examples <= 50 else 12_500)
-"""On the four platforms 1,000 in all, and 50,000 with --deep."""
+PAIRS = 500 if settings().max_examples <= 50 else 12_500
+MANY = settings(max_examples=int(os.environ.get("CUPLACE_PAIRS", PAIRS)))
 
 
 def values_of(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
