@@ -11,7 +11,7 @@ from cuplace import testing
 from cuplace.errors import InjectedFaultError
 from cuplace.runtime.config import config
 from cuplace.runtime.packing import PACKED_BYTES, SMALL_BYTES, packed
-from tests.runtime.streams import ADD_ONE, compute, read
+from tests.runtime.streams import ADD_ONE, compute, move, read
 
 LARGE = SMALL_BYTES + 4
 
@@ -33,6 +33,20 @@ def test_small_uploads_of_a_device_are_one_submission(platform):
     assert sorted(id for s in submissions for id in s.writes) == [buffer.id for buffer, _ in pairs]
     for buffer, value in pairs:
         np.testing.assert_array_equal(read(buffer), value)
+
+
+@pytest.mark.order
+def test_packed_uploads_wait_for_who_reads_what_they_overwrite(platform):
+    device, other = platform.devices[:2]
+    values = [np.arange(8) + i for i in range(20)]
+    pairs = pairs_on(platform, values, [device] * 20)
+    platform.scheduler.upload_batch(pairs)
+    moved = [move(buffer, other) for buffer, _ in pairs]
+    platform.scheduler.upload_batch([(buffer, value * 7) for buffer, value in pairs])
+    platform.scheduler.host_wait([buffer for buffer, _ in pairs])
+    for copy, (buffer, value) in zip(moved, pairs, strict=True):
+        np.testing.assert_array_equal(read(copy), value)
+        np.testing.assert_array_equal(read(buffer), value * 7)
 
 
 @given(sizes=st.lists(st.sampled_from([0, 1, 5, 4096, SMALL_BYTES, LARGE]), max_size=60))
