@@ -262,6 +262,7 @@ class Scheduler(Lending):
         with self.lock:
             self.log.recent.clear()
             self._run_ahead.clear()
+            self._latches.clear()
 
     def forget(self) -> None:
         """Make every door raise ForkedProcessError: this process was forked from the one that used the devices."""

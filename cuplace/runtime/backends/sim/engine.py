@@ -80,7 +80,7 @@ class Engine:
                 self.changed.notify_all()
 
     def finish(self, streams: Iterable[SimStream]) -> None:
-        """Open all latches and run what is left. Nobody asks for the time that it takes."""
+        """Open all latches, run what is left and wait for it."""
         with self.changed:
             for stream in streams:
                 for item, latch in list(stream.latches.items()):
@@ -89,6 +89,7 @@ class Engine:
                 pass
             for stream in streams:
                 if stream.last is not None and stream.last.finished:
+                    self.clock.wait(stream.last.timed)
                     _tell_host(stream.last)
 
     def take(self, demand: Demand) -> None:
