@@ -108,7 +108,7 @@ class _FailingTask(Task):
         sources, targets = [buffer.array for buffer in reads], [buffer.array for buffer in writes]
         if isinstance(self._task, CopyTask):
             source, target = self._task.boxes(reads[0], writes[0])
-            sources, targets = [source], [target]
+            sources, targets = [source], [target, *targets[1:]]  # behind the target is memory to pack into
         stream.run(self._fail, sources, targets, scalars, needs, 0.0, submission)
 
     def _fail(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:
