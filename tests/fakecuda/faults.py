@@ -75,7 +75,7 @@ def lose_device(device: int, error: str = "cudaErrorECCUncorrectable") -> None:
 
 
 def clear() -> None:
-    """No faults any more; lost devices are healthy again, and have their memory."""
+    """No faults any more; lost devices are healthy again, and have their memory. What they were to do is never done."""
     native.library().fake_fault_clear()
 
 

@@ -124,3 +124,21 @@ def test_copies_from_and_to_a_lost_device_fail(cp: ModuleType) -> None:
     faults.clear()
     cp.cuda.runtime.memcpyPeerAsync(y.data.ptr, 0, x.data.ptr, 2, 32, 0)
     assert kinds() == []
+
+
+def test_what_a_lost_device_was_to_do_is_never_done(cp: ModuleType) -> None:
+    """Its memory and that of the host may be gone by the time that the device is healthy again."""
+    fakecuda.set_mode("lazy")
+    with cp.cuda.Device(2):
+        x = cp.zeros(4)
+        stream = cp.cuda.Stream(non_blocking=True)
+        stream.synchronize()
+        cp.cuda.Stream.null.synchronize()
+        pinned = cp.cuda.alloc_pinned_memory(32)
+        np.frombuffer(pinned, np.float64, 4)[:] = 7
+        cp.cuda.runtime.memcpyAsync(x.data.ptr, pinned.ptr, 32, 1, stream.ptr)
+        faults.lose_device(2)
+        faults.clear()
+        stream.synchronize()
+        assert x.get().tolist() == [0.0] * 4
+    assert kinds() == []

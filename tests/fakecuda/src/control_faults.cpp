@@ -48,6 +48,10 @@ void fake_fault_lose(int device, int error) {
 void fake_fault_clear() {
   Call call(nullptr);
   state().faults = Faults();
+  for (auto& [handle, stream] : state().streams) {
+    if (call.lost(stream->device) == cudaSuccess) continue;
+    for (Op& op : stream->queue) op.run = nullptr;  // the memory that it was to use may be gone
+  }
   for (Device& device : state().devices) {
     device.lost = cudaSuccess;
     device.limit = kDeviceMemory;
