@@ -213,7 +213,8 @@ def run_mutant(request: dict[str, Any], out: int) -> None:
     builtins.GUARD_COMPLETE = complete  # type: ignore[attr-defined]
     verdict = Verdict(request, out)
     arguments = ["-q", "-p", "no:cacheprovider", "--rootdir", str(ROOT), "-c", str(ROOT / "pyproject.toml")]
-    arguments += ["-W", "ignore::pytest.PytestAssertRewriteWarning", *request["options"]]
+    # Where cuplace is installed, it is a plugin, and pytest would rewrite its modules in the place of the mutant.
+    arguments += ["--assert=plain", "-W", "ignore::pytest.PytestAssertRewriteWarning", *request["options"]]
     rounds = (range(FEW), range(FEW, 1 << 30))[: 1 if request.get("quick") else 2]
     for seeds, platform, stage in itertools.product(rounds, request["platforms"], request["stages"]):
         # Stage after stage, since collecting tests takes its time, too.
