@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, NoReturn
+from typing import Any
+
+from cuplace.command_line import Parser, exit_status
 
 from .harness import Bench, Benchmark, Result, WrongOption, whole
 from .settings import Settings, settle
@@ -26,13 +27,6 @@ NAMES = {
 """The benchmarks: each is the module of its name."""
 
 _HELP = "see {} --help"
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None, prog: str = "python -m bench") -> int:
@@ -55,7 +49,7 @@ def main(arguments: Sequence[str] | None = None, prog: str = "python -m bench") 
 
 def _overview(given: list[str], prog: str) -> int:
     lines = "\n".join(f"  {name:10} {line}" for name, line in NAMES.items())
-    parser = _Parser(
+    parser = Parser(
         prog=prog, usage=f"{prog} BENCHMARK [options]\n       {prog} --gpu-check [options]",
         description=f"Measure cuplace, beside its peers and what the machine allows.\n\nbenchmarks:\n{lines}",
         epilog=f"`{prog} overlap --help` lists the options of one. --gpu-check runs all that needs a GPU.",
@@ -69,7 +63,7 @@ def _overview(given: list[str], prog: str) -> int:
 
 
 def _parser(name: str, benchmark: Benchmark, prog: str) -> argparse.ArgumentParser:
-    parser = _Parser(prog=prog, description=f"{NAMES[name]}: {benchmark.title}.", allow_abbrev=False)
+    parser = Parser(prog=prog, description=f"{NAMES[name]}: {benchmark.title}.", allow_abbrev=False)
     platforms = ", ".join(benchmark.platforms)
     parser.add_argument("--platform", help=f"where to measure: {platforms} (default: as configured, where it can be)")
     if benchmark.machine:
@@ -96,20 +90,12 @@ def _parser(name: str, benchmark: Benchmark, prog: str) -> argparse.ArgumentPars
 def _run(name: str, benchmark: Benchmark, settings: Settings, prog: str) -> int:
     from . import report
 
-    try:
+    def act() -> int:
         result, record = _measure(name, benchmark, settings)
         report.write(settings, result, record)
         return 0
-    except BrokenPipeError:
-        # The reader of our output has left; Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        print(f"\n{prog}: interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, RuntimeError, MemoryError, OSError) as error:
-        print(f"{prog}: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 1
+
+    return exit_status(prog, act, (ValueError, RuntimeError, MemoryError, OSError))
 
 
 def _measure(name: str, benchmark: Benchmark, settings: Settings) -> tuple[Result, dict[str, Any]]:

@@ -6,22 +6,16 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import platform as python_platform
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
+
+from cuplace.command_line import Parser, exit_status
 
 DEMO_DEVICES = 8
 LARGEST = {"devices": 1024, "microbatches": 1000, "stages": 1000, "size": 16384}
-
-
-class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message} (see {self.prog} --help)\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -37,24 +31,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given[:1] == ["bench"]:
         return _bench(given[1:], f"{parser.prog} bench")
     options = parser.parse_args(given)
-    try:
-        commands = {"demo": _demo, "topology": _topology, "plan": _plan}
-        return commands.get(options.command, _info)(options)
-    except BrokenPipeError:
-        # The reader of our output has left; Python would complain when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except KeyboardInterrupt:
-        print(f"\n{parser.prog}: interrupted", file=sys.stderr)
-        return 130
-    except (ValueError, RuntimeError, MemoryError) as error:
-        print(f"{parser.prog}: {str(error).splitlines()[0]}", file=sys.stderr)
-        return 1
+    command = {"demo": _demo, "topology": _topology, "plan": _plan}.get(options.command, _info)
+    return exit_status(parser.prog, lambda: command(options), (ValueError, RuntimeError, MemoryError))
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="python -m cuplace", description="Say which version and which devices are here.")
-    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=_Parser)
+    parser = Parser(prog="python -m cuplace", description="Say which version and which devices are here.")
+    commands = parser.add_subparsers(dest="command", metavar="command", parser_class=Parser)
     commands.add_parser("info", help="version, platform and devices (the default)")
     demo = commands.add_parser(
         "demo",

@@ -37,6 +37,15 @@ def usage(device: cuplace.Device) -> DeviceUsage:
     return next(one for one in cuplace.memory_report().devices if one.device == str(device))
 
 
+def dead_on_its_way(platform: Platform) -> tuple[Any, cuplace.Array]:
+    """An array of the first device that died while a move of it is held: the latch, and what is moved."""
+    one, other = platform.devices[:2]
+    x = cuplace.device_put(HOST, one)
+    x.block_until_ready()
+    latch = platform.scheduler.hold(one.transfer_to(other))
+    return latch, cuplace.device_put(x, other)
+
+
 # ---------------------------------------------------------------------- live arrays
 
 
@@ -138,12 +147,8 @@ def test_the_report_and_the_stats_of_a_device_agree(platform: Platform) -> None:
 
 
 def test_dead_memory_that_waits_is_told_as_parked(platform: Platform) -> None:
-    one, other = platform.devices[:2]
-    x = cuplace.device_put(HOST, one)
-    x.block_until_ready()
-    latch = platform.scheduler.hold(one.transfer_to(other))
-    y = cuplace.device_put(x, other)
-    del x
+    one = platform.devices[0]
+    latch, y = dead_on_its_way(platform)
     assert (usage(one).parked, usage(one).transfer, usage(one).arrays) == (HOST.nbytes, 0, 0)
     assert one.memory_stats()["bytes_parked"] == HOST.nbytes
     latch.release()
@@ -273,12 +278,8 @@ def test_what_nothing_uses_goes_back(platform: Platform) -> None:
 
 def test_what_waits_stays_and_nobody_waits_for_it(platform: Platform) -> None:
     """On cuda the driver does: it gives memory back when the GPU has finished what it runs."""
-    one, other = platform.devices[:2]
-    x = cuplace.device_put(HOST, one)
-    x.block_until_ready()
-    latch = platform.scheduler.hold(one.transfer_to(other))
-    y = cuplace.device_put(x, other)
-    del x
+    one = platform.devices[0]
+    latch, y = dead_on_its_way(platform)
     if platform.name == "cuda":
         threading.Timer(0.1, latch.release).start()
     cuplace.free_unused()
@@ -291,12 +292,7 @@ def test_what_waits_stays_and_nobody_waits_for_it(platform: Platform) -> None:
 
 
 def test_what_has_waited_goes_back(platform: Platform) -> None:
-    one, other = platform.devices[:2]
-    x = cuplace.device_put(HOST, one)
-    x.block_until_ready()
-    latch = platform.scheduler.hold(one.transfer_to(other))
-    y = cuplace.device_put(x, other)
-    del x
+    latch, y = dead_on_its_way(platform)
     platform.scheduler.park()
     latch.release()
     for event in y._buffers[0].writes:
