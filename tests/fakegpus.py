@@ -156,6 +156,10 @@ class _WatchedGraveyard(deque[Any]):
         fakecuda.hand_on(id(self))
         super().append(dead)
 
+    def appendleft(self, dead: Any) -> None:
+        fakecuda.hand_on(id(self))
+        super().appendleft(dead)
+
     def popleft(self) -> Any:
         dead = super().popleft()
         fakecuda.take_over(id(self))

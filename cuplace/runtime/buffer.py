@@ -104,7 +104,8 @@ class Loan:
 
     def __init__(self, buffer: Buffer, stream: Stream) -> None:
         self.buffer = buffer
-        end = partial(buffer.block.bury, Returned(buffer, stream))
+        graveyard = buffer.block.arena.memory.graveyard
+        end = partial(graveyard.appendleft, Returned(buffer, stream))  # before the buffer, which may be dead, too
         with _exporting:
             exports = buffer.exports = buffer.exports or []
         exports += [None]

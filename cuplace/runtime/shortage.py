@@ -25,8 +25,10 @@ _LISTED = 8  # rows of the table that tells what fills the memory
 
 def collect_garbage(memory: DeviceMemory) -> None:
     """Let go of arrays that only garbage holds: reference cycles, the frames of tracebacks."""
-    gc.collect()
-    memory.device.scheduler.park()
+    scheduler = memory.device.scheduler
+    for _ in range(2):  # what an error keeps whose traceback holds its buffer is gone only the second time
+        gc.collect()
+        scheduler.park()
 
 
 def reclaim(memory: DeviceMemory) -> None:

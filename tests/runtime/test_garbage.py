@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from itertools import pairwise
 from types import FrameType
 from typing import Any
 
@@ -15,6 +16,7 @@ import cuplace
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
+from tests.memory import address_of
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, copy_task, finish, in_threads, move, new, put, read, used
 
 RUNTIME = os.path.join(os.path.dirname(cuplace.__file__), "runtime")
@@ -118,3 +120,66 @@ def test_arrays_die_inside_every_call_of_several_threads(platform: Platform) -> 
     gc.collect()
     finish(platform)
     assert used(platform) == {"bytes_in_use": 0, "bytes_parked": 0}
+
+
+class Destructor:
+    """Inside the block, at the n-th point of a pool's code where garbage may be collected, blocks are allocated and
+    some of them given back. ``arrived`` tells whether there were so many."""
+
+    def __init__(self, pool: Any, live: list[Any], points: int, freed: int) -> None:
+        self.pool = pool
+        self.live = live
+        self.left = points
+        self.freed = freed
+        self.arrived = False
+
+    def __enter__(self) -> Destructor:
+        sys.setprofile(self.at)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        sys.setprofile(None)
+
+    def at(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(RUNTIME):
+            return
+        self.left -= 1
+        if self.left == 0:
+            self.arrived = True
+            self.live += [self.pool.allocate(nbytes) for nbytes in SIZES]
+            for _ in range(self.freed):
+                self.pool.free(self.live.pop(1))
+
+
+SIZES = (512, 1024, 512, 512)
+
+
+def apart(blocks: list[Any]) -> bool:
+    """Whether no byte belongs to two blocks."""
+    arrays = [block.as_array((block.nbytes,), np.dtype(np.uint8)) for block in blocks]
+    ranges = sorted((address_of(array), address_of(array) + array.nbytes) for array in arrays)
+    return all(end <= start for (_, end), (start, _) in pairwise(ranges))
+
+
+@pytest.mark.parametrize("freed", [0, 2])
+def test_pools_hand_out_nothing_twice_where_destructors_allocate_inside_them(platform: Platform, freed: int) -> None:
+    pool = platform.devices[0].memory.arenas[TRANSFER].pool
+    points, destructor = 0, None
+    while destructor is None or destructor.arrived:
+        points += 1
+        live = [pool.allocate(nbytes) for nbytes in SIZES * 2]
+        for block in live[::2]:
+            live.remove(block)
+            pool.free(block)
+        destructor = Destructor(pool, live, points, freed)
+        with destructor:
+            live += [pool.allocate(nbytes) for nbytes in SIZES]
+            pool.free(live.pop(2))
+            pool.trim()
+            live.append(pool.allocate(2048))
+        live += [pool.allocate(nbytes) for nbytes in SIZES * 3]
+        assert apart(live), points
+        while live:
+            pool.free(live.pop())
+        pool.trim()
+    assert points > 8

@@ -16,7 +16,7 @@ from cuplace.runtime.memory import COMPUTE
 from cuplace.runtime.packing import WORTHWHILE, Pair, packed
 from cuplace.runtime.scheduler.forked import Forked
 from cuplace.runtime.scheduler.lending import Lending
-from cuplace.runtime.scheduler.rules import id_of, next_id, note_latest, note_read, now_ns
+from cuplace.runtime.scheduler.rules import id_of, next_id, note_read, now_ns
 from cuplace.runtime.submission import Submission
 from cuplace.runtime.task import LATCH, PackedUpload, Task
 
@@ -143,7 +143,7 @@ class Scheduler(Lending):
                 for target, events in written.items():  # the latest of a stream may end elsewhere than these
                     target.writes = (*target.writes, *events)
                 for (_, stream, source, target), memory in zip(launches, staging or repeat(()), strict=False):
-                    note_latest(stream, (source,), (target, *memory))
+                    self._note_latest(stream, (source,), (target, *memory))
                 raise
             if self._run_ahead:
                 self._bound_run_ahead()
@@ -221,7 +221,7 @@ class Scheduler(Lending):
             uses.writes = () if event is None else (event,)
             uses.reads = None
         except BaseException:
-            note_latest(stream, (), (buffer,))
+            self._note_latest(stream, (), (buffer,))
             raise
 
     def _upload_packed(self, pairs: Sequence[Pair], line: Line | None, now: int) -> None:
@@ -238,7 +238,7 @@ class Scheduler(Lending):
                 buffer.writes = () if event is None else (event,)
                 buffer.reads = None
         except BaseException:
-            note_latest(stream, (), buffers)
+            self._note_latest(stream, (), buffers)
             raise
 
     def hold(self, stream: Stream) -> Latch:
@@ -262,6 +262,7 @@ class Scheduler(Lending):
         with self.lock:
             self.log.recent.clear()
             self._run_ahead.clear()
+            self._marks.clear()
             self._latches.clear()
 
     def forget(self) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cuplace.runtime.buffer import Buffer, Loan
 from cuplace.runtime.scheduler.host import Host
-from cuplace.runtime.scheduler.rules import next_id, note_read
+from cuplace.runtime.scheduler.rules import note_read
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Stream
@@ -29,7 +29,7 @@ class Lending(Host):
             arena = memory.returned if stream is device.compute else memory.foreign
             buffer = Buffer(device, arena.adopt(array), array, int(array.nbytes))
             if stream is not None:
-                event = stream.record(next_id())
+                event = self._mark(stream)
                 buffer.writes = () if event is None else (event,)
             return buffer
 
@@ -53,7 +53,7 @@ class Lending(Host):
             yield buffer.array
         finally:
             with self.lock:
-                last = stream.record(next_id())
+                last = self._mark(stream)
                 if last is not None:
                     note_read(buffer, stream, last)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -11,12 +12,13 @@ import numpy as np
 from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.buffer import Buffer, Returned
 from cuplace.runtime.config import config
-from cuplace.runtime.memory import COMPUTE, TRANSFER, ForeignArena, Uses
-from cuplace.runtime.scheduler.rules import Rules, next_id, note_read, now_ns
+from cuplace.runtime.memory import COMPUTE, TRANSFER, Block, ForeignArena, Kept, Uses
+from cuplace.runtime.remains import ALONE
+from cuplace.runtime.scheduler.rules import Rules, note_read, now_ns
 from cuplace.runtime.task import ComputeTask
 
 if TYPE_CHECKING:
-    from cuplace.runtime.backends.base import Event, Stream
+    from cuplace.runtime.backends.base import Backend, Event, Stream
     from cuplace.runtime.device import Device
     from cuplace.runtime.host_memory import HostMemory
 
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 class Memory(Rules):
     """The doors of memory: ``allocate`` and its batch form, ``park`` and ``tidy``."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._kept: dict[Block, Kept] = {}
 
     def allocate(
         self, device: Place, shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
@@ -84,7 +90,9 @@ class Memory(Rules):
                 uses = graveyard[0]
                 graveyard.popleft()
                 block = uses.block
-                if uses.reads:
+                if getrefcount(uses) > ALONE:
+                    self._look_after(uses)
+                elif uses.reads:
                     block.arena.release(block, (*uses.writes, *uses.reads.values()))
                 elif uses.writes:
                     block.arena.release(block, uses.writes)
@@ -98,12 +106,23 @@ class Memory(Rules):
                 graveyard.append(uses)
             raise
 
+    def _look_after(self, remains: Uses | Kept) -> None:
+        """Take in what others still refer to, though a destructor has handed it over (see ``remains``)."""
+        block = remains.block
+        if isinstance(remains, Returned):
+            self._take_back(remains)  # it keeps the buffer as long as the borrower lives
+        elif isinstance(remains, Uses):
+            self._kept[block] = Kept(remains, self.graveyard.append)
+        else:  # now they are gone, and with them the events: all that was enqueued by now may be the last use
+            block.arena.release(block, (*self._run_ahead, *self._marks))
+            self._kept.pop(block, None)
+
     def _take_back(self, returned: Returned) -> None:
         """The end of a loan: the buffer is free for others after what is on the borrower's stream by now."""
         with Uninterrupted():
             buffer, stream = returned.buffer, returned.stream
             if stream is not None:
-                event = stream.record(next_id())
+                event = self._mark(stream)
                 if event is not None:
                     note_read(buffer, stream, event)
                 assert isinstance(buffer.exports, list)

@@ -39,6 +39,7 @@ class Rules:
         self.graveyard: Graveyard = deque()
         self.parking: set[DeviceMemory] = set()
         self._run_ahead: deque[Event] = deque()
+        self._marks: deque[Event] = deque()  # ends of what the scheduler did not enqueue as a submission
         self._latches: list[Latch] = []
 
     def _launch(
@@ -61,7 +62,7 @@ class Rules:
                 uses.writes = written
                 uses.reads = None
         except BaseException:
-            note_latest(stream, reads, writes)
+            self._note_latest(stream, reads, writes)
             raise
 
     def _enqueue(
@@ -109,6 +110,28 @@ class Rules:
             self._run_ahead.append(event)
         return event
 
+    def _mark(self, stream: Stream) -> Event | None:
+        """The end of all that is on the stream by now, whoever enqueued it."""
+        event = stream.record(next_id())
+        if event is not None:
+            marks = self._marks
+            while marks and self.backend.query(first := marks[0]):
+                if marks and marks[0] is first:  # else a destructor that computes has been here
+                    marks.popleft()
+            marks.append(event)
+        return event
+
+    def _note_latest(self, stream: Stream, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> None:
+        """After an interrupt or a failure inside a door: what was enqueued by then runs all the same, so the buffers
+        wait for the latest work of the stream."""
+        event = self._mark(stream)
+        if event is None:
+            return
+        for buffer in reads:
+            note_read(buffer, stream, event)
+        for buffer in writes:
+            buffer.writes = (*buffer.writes, event)
+
 
 def note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
     """The latest work of ``stream`` that reads the buffer is that of ``event``."""
@@ -117,15 +140,3 @@ def note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
         uses.reads = {stream: event}
     else:
         uses.reads[stream] = event
-
-
-def note_latest(stream: Stream, reads: Iterable[Buffer], writes: Iterable[Buffer]) -> None:
-    """After an interrupt or a failure inside a door: what was enqueued by then runs all the same, so the buffers
-    wait for the latest work of the stream."""
-    event = stream.record(next_id())
-    if event is None:
-        return
-    for buffer in reads:
-        note_read(buffer, stream, event)
-    for buffer in writes:
-        buffer.writes = (*buffer.writes, event)

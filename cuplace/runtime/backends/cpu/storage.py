@@ -69,9 +69,8 @@ class BlockCache:
         self.unused += nbytes
         unused = self._unused.get(nbytes)
         if unused is None:
-            self._unused[nbytes] = [block]
-        else:
-            unused.append(block)
+            unused = self._unused.setdefault(nbytes, [])
+        unused.append(block)
 
     def trim(self) -> int:
         """Return all unused blocks to the system; how many bytes they were."""

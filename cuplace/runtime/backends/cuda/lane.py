@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
 import cupy
@@ -14,6 +15,7 @@ from cupy.cuda import runtime
 
 from cuplace import errors
 from cuplace.runtime.backends.cuda.failure import NOT_READY, is_sticky
+from cuplace.runtime.remains import ALONE
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.cuda.foreign import ForeignStream
@@ -144,9 +146,8 @@ class Lane:
         gpu = self.gpu
         if gpu.lost is not None:
             return CudaEvent(stream, submission, self, 0, 0, error or gpu.lost)
-        try:
-            handle = gpu.spare_events.pop()
-        except IndexError:
+        handle = _spare(gpu.spare_events)
+        if not handle:
             with gpu.device:
                 handle = int(runtime.eventCreateWithFlags(_disable_timing))
         with self._lock:  # the order of the numbers is the order in the stream, whichever threads record
@@ -221,6 +222,18 @@ class Lane:
             self.gpu.failed(failure)
             return False
         return True
+
+
+def _spare(handles: deque[int]) -> int:
+    """A handle that no event has any more; 0 if there is none."""
+    try:
+        handle = handles.pop()
+        if getrefcount(handle) == ALONE:
+            return handle
+        handles.appendleft(handle)
+    except IndexError:
+        pass
+    return 0
 
 
 def query(event: CudaEvent) -> bool:

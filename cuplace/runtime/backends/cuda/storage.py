@@ -76,10 +76,11 @@ class CudaPool:
         if lane.gpu.lost is not None:
             raise lane.gpu.lost
         size = -(-nbytes // _UNIT) * _UNIT or _UNIT
-        kept = self._kept.get(size)
-        if kept and cupy.cuda.get_allocator() == self._allocator:
-            self._kept_bytes -= size
-            return kept.pop()
+        if cupy.cuda.get_allocator() == self._allocator:
+            kept = self._kept.get(size)
+            if kept:  # at once with the next lines: no destructor that allocates comes between
+                self._kept_bytes -= size
+                return kept.pop()
         return self._new(size)
 
     def birth(self, storage: CudaStorage) -> Sequence[CudaEvent]:

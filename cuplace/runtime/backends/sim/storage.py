@@ -44,7 +44,10 @@ class RangeArena:
     def allocate(self, nbytes: int) -> Range:
         size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
         for i in range(len(self._free) - 1, -1, -1):
-            free = self._free[i]
+            try:
+                free = self._free[i]
+            except IndexError:  # garbage was collected meanwhile, and a destructor has allocated
+                continue
             if free.nbytes < size:
                 continue
             if free.nbytes == size:
@@ -69,9 +72,12 @@ class RangeArena:
 
     def trim(self) -> int:
         """Forget segments that are entirely free; how many bytes they were."""
-        whole = [free for free in self._free if free.nbytes == free.segment.nbytes]
-        self._free = [free for free in self._free if free not in whole]
-        return sum(free.nbytes for free in whole)
+        nbytes = 0
+        for free in list(self._free):
+            if free in self._free and free.nbytes == free.segment.nbytes:
+                self._free.remove(free)  # at once with the check: no destructor comes between
+                nbytes += free.nbytes
+        return nbytes
 
     def _grow(self, nbytes: int) -> None:
         if nbytes > sys.maxsize - ALIGNMENT:

@@ -1,0 +1,160 @@
+"""Cycles of garbage: what destructors of ours hand over while others may still use it (PEP 442)."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cuplace.runtime.backends.base import Stream
+from cuplace.runtime.buffer import Buffer
+from cuplace.runtime.memory import TRANSFER
+from cuplace.runtime.platform import Platform
+from cuplace.runtime.submission import Submission
+from cuplace.runtime.task import CopyTask
+from tests.memory import host_values
+from tests.runtime.streams import ADD_ONE, compute, finish, move, new, put, read, used
+
+VALUES = np.arange(24, dtype=np.int64)
+
+
+class Cycle:
+    """Keeps something until the garbage is collected; then, calls ``dying``."""
+
+    def __init__(self, kept: Any, dying: Callable[[Any], None] = lambda kept: None) -> None:
+        self.itself = self
+        self.kept = kept
+        self.dying = dying
+
+    def __del__(self) -> None:
+        self.dying(self.kept)
+
+
+@pytest.fixture(autouse=True)
+def _collects_by_hand() -> Any:
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def copy_behind_its_back(stream: Stream, source: Any, target: Any) -> None:
+    """Work of a borrower, which the scheduler does not know."""
+    task = CopyTask(None, None, "local", target.nbytes)
+    stream.copy(source, target, "local", (), Submission(-1, task, stream, (), (), (), None, 0))
+
+
+@pytest.mark.order
+def test_memory_of_garbage_waits_for_the_work_on_it(platform: Platform) -> None:
+    """Nobody but the buffer has the event of a loan's end: it is garbage, too."""
+    scheduler, (device, other) = platform.scheduler, platform.devices[:2]
+    theirs = device.download
+    buffer, fresh = put(device, VALUES), put(other, VALUES + 100)
+    seen = new(device, buffer, TRANSFER)
+    scheduler.host_wait([buffer, fresh])
+    latch = scheduler.hold(theirs)
+    with scheduler.lend(buffer, theirs) as array:
+        copy_behind_its_back(theirs, array, seen.array)
+    del array
+    Cycle([buffer])
+    del buffer
+    gc.collect()
+    for _ in range(3):
+        later = [move(fresh, device) for _ in range(3)]
+        scheduler.host_wait(later)
+    latch.release()
+    scheduler.drain([theirs])
+    np.testing.assert_array_equal(host_values(seen.array), VALUES)
+
+
+@pytest.mark.order
+@pytest.mark.parametrize("first", ["buffer", "cycle"])
+def test_a_destructor_uses_buffers_of_its_own_garbage(platform: Platform, first: str) -> None:
+    device = platform.devices[0]
+    found, later = [], []
+
+    def dying(kept: list[Buffer]) -> None:
+        later.extend(put(device, VALUES * 7) for _ in range(4))
+        later.extend(new(device, kept[0], TRANSFER) for _ in range(4))
+        found.extend([read(compute(ADD_ONE, kept[0])), read(kept[0])])
+
+    before = used(platform)
+    if first == "buffer":
+        buffer = put(device, VALUES)
+        Cycle([buffer], dying)
+        del buffer
+    else:
+        cycle = Cycle([], dying)
+        cycle.kept.append(put(device, VALUES))
+        del cycle
+    gc.collect()
+    np.testing.assert_array_equal(found[0], VALUES + 1)
+    np.testing.assert_array_equal(found[1], VALUES)
+    del later[:], found[:]
+    finish(platform)
+    assert used(platform) == before
+
+
+def test_a_destructor_keeps_a_buffer_of_its_own_garbage(platform: Platform) -> None:
+    device = platform.devices[0]
+    before = used(platform)
+    kept: list[Buffer] = []
+    Cycle(put(device, VALUES), kept.append)
+    gc.collect()
+    later = [put(device, VALUES * i) for i in range(4)]
+    np.testing.assert_array_equal(read(compute(ADD_ONE, kept[0])), VALUES + 1)
+    np.testing.assert_array_equal(read(kept[0]), VALUES)
+    del later, kept
+    finish(platform)
+    assert used(platform) == before
+
+
+@pytest.mark.order
+def test_a_loan_that_is_garbage_with_its_buffer_ends_first(platform: Platform) -> None:
+    scheduler, device = platform.scheduler, platform.devices[0]
+    theirs = device.download
+    before = used(platform)
+    buffer = put(device, VALUES)
+    seen = new(device, buffer, TRANSFER)
+    scheduler.host_wait([buffer])
+    latch = scheduler.hold(theirs)
+    loan = scheduler.lend_out(buffer, theirs, theirs)
+    copy_behind_its_back(theirs, buffer.array, seen.array)
+    Cycle([buffer, loan])
+    del buffer, loan
+    gc.collect()
+    later = [put(device, VALUES * 7) for _ in range(4)]
+    scheduler.host_wait(later)
+    latch.release()
+    scheduler.drain([theirs])
+    np.testing.assert_array_equal(host_values(seen.array), VALUES)
+    del later, seen
+    finish(platform)
+    assert used(platform) == before
+
+
+@pytest.mark.order
+def test_a_kept_buffer_dies_after_its_last_use(platform: Platform) -> None:
+    """Its destructor is not called again, so nobody tells what used it last."""
+    scheduler, (device, other, third) = platform.scheduler, platform.devices[:3]
+    before = used(platform)
+    kept: list[Buffer] = []
+    fresh = put(third, VALUES + 100)
+    Cycle(put(device, VALUES), kept.append)
+    gc.collect()
+    scheduler.park()
+    scheduler.host_wait([*kept, fresh])
+    latch = scheduler.hold(device.transfer_to(other))
+    moved = move(kept[0], other)
+    kept.clear()
+    later = [move(fresh, device) for _ in range(4)]
+    latch.release()
+    np.testing.assert_array_equal(read(moved), VALUES)
+    for buffer in later:
+        np.testing.assert_array_equal(read(buffer), VALUES + 100)
+    del moved, later, fresh, buffer
+    finish(platform)
+    assert used(platform) == before
