@@ -89,7 +89,7 @@ def _add_plan(commands: Any) -> None:
         epilog="example: python -m cuplace plan float32[4096,8192] x=4/x,-/0-3 y=2,z=2/-,y+z/4-7 --machine hgx-h200",
     )
     parser.add_argument("array", help="dtype and shape, as float32[4096,8192]")
-    parser.add_argument("source", help="where it is, as x=4/x,-/0-3")
+    parser.add_argument("source", help="where it is, as x=4/x,-/0-3; or host")
     parser.add_argument("target", help="where it shall be, as x=4/-,x/4-7")
     parser.add_argument("--machine", help="a machine's name, or a TOML file, see docs/machines.md", default="hgx-h200")
     parser.add_argument("--max-bytes", type=_bytes, help="memory to take of each device at most, as 3000000 or 2GiB")
@@ -125,7 +125,8 @@ def _plan(options: argparse.Namespace) -> int:
 
     shape, dtype = read_array(options.array)
     devices = topology(options.machine).devices
-    source, target = (read_layout(text, devices) for text in (options.source, options.target))
+    target = read_layout(options.target, devices)
+    source = options.source if options.source == "host" else read_layout(options.source, devices)
     array = ShapeDtypeStruct(shape, dtype)
     made = plan(array, target, source=source, machine=options.machine, max_bytes=options.max_bytes)
     if options.svg:

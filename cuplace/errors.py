@@ -320,10 +320,14 @@ class LayoutTextError(ValueError):
 class PlanSourceError(ValueError):
     """A plan was asked for, and nothing tells where the array is."""
 
-    def __init__(self, x: object) -> None:
+    def __init__(self, x: object, source: object = None) -> None:
+        told = f"source={source!r} does not tell"
+        if source is None:
+            told = f"what it got has no sharding: a value of type {type(x)}"
         super().__init__(
-            f"plan needs to know where the array is, and what it got has no sharding: a value of type {type(x)}.\n"
-            "Pass an array, or source=, the sharding that it has: plan(x, target, source=NamedSharding(mesh, P('x')))."
+            f"plan needs to know where the array is, and {told}.\n"
+            "Pass an array, or source=, the sharding that it has: plan(x, target, source=NamedSharding(mesh, P('x'))), "
+            "or source='host' for values that no device holds yet."
         )
 
 

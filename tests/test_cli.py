@@ -136,6 +136,7 @@ def test_a_plan_is_shown_without_a_device(tmp_path: Path) -> None:
     assert picture.read_text().startswith("<svg ")
     told = json.loads(run(*arguments, "--json").stdout)
     assert (len(told["moves"]), told["machine"]) == (16, "dgx-h100")
+    assert "host -> model:7  [7:8]  4 B  host" in run("plan", "float32[8]", "host", "x=8/x").stdout
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from cuplace.placement.memory_space import KINDS
+from cuplace.placement.memory_space import KINDS, UNPINNED_HOST
 from cuplace.runtime.machine import Gpu, HostLink, Machine, StagedPath
 from cuplace.runtime.presets import HGX_H200
 
@@ -74,6 +74,25 @@ class ModelDevice:
 
     def __str__(self) -> str:
         return f"{self.platform}:{self.id}"
+
+
+@dataclass(frozen=True, repr=False)
+class Caller:
+    """Where values of the caller's are that no device holds yet, as a device: enough for the plan of an upload."""
+
+    id: int = HOST_END
+    local_hardware_id: int = HOST_END
+    gpu: int = HOST_END
+    device_kind: str = "host"
+    platform: str = "host"
+    process_index: int = 0
+    memory_kinds: tuple[str, ...] = (UNPINNED_HOST,)
+
+    def __repr__(self) -> str:
+        return "host"
+
+
+CALLER = Caller()
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,8 @@ import numpy as np
 
 from cuplace.placement.box import Box
 from cuplace.placement.memory_space import DEVICE
-from cuplace.runtime.topology import HOST_END, topology_of
+from cuplace.placement.sharding import SingleDeviceSharding
+from cuplace.runtime.topology import CALLER, HOST_END, topology_of
 from cuplace.transfer.choice import Places, direct_moves
 from cuplace.transfer.loads import Copy, bytes_through, estimate
 from cuplace.transfer.packed import Packed, find_packed
@@ -132,8 +133,9 @@ class TransferPlan:
     @cached_property
     def seconds(self) -> float | None:
         """An estimate of the time until all is done, in seconds, from the call on; None where the speed of the
-        links is not known: on GPUs and CPUs at hand, and of copies from and to host memory."""
-        if not self.topology.is_measured or not (_on_devices(self.source) and _on_devices(self.target)):
+        links is not known: on GPUs and CPUs at hand, and of copies between devices and memory of the host."""
+        known = self.source.flat_devices == (CALLER,) or _on_devices(self.source)
+        if not (self.topology.is_measured and known and _on_devices(self.target)):
             return None
         return estimate(self._copies(), self.topology, self.staging.earlier)
 
@@ -158,6 +160,7 @@ class TransferPlan:
         and the staging memory that boxes with short rows are packed into. ``max_bytes`` bounds it."""
         staging = self.staging.staging_bytes
         devices = dict.fromkeys((*self.target.flat_devices, *self.source.flat_devices))
+        devices.pop(CALLER, None)
         return MappingProxyType({one: self.new_bytes.get(one, 0) + staging.get(one, 0) for one in devices})
 
     @cached_property
@@ -295,6 +298,20 @@ def plan_move(
     return TransferPlan(shape, dtype, source, target, aliases, places.topology, table)
 
 
+def plan_upload(
+    shape: tuple[int, ...], dtype: np.dtype[Any], target: Sharding, topology: Topology | None = None,
+    max_bytes: int | None = None,
+) -> TransferPlan:  # fmt: skip
+    """The plan for values of the caller's, which are in memory of the host: each shard comes from there.
+
+    Raises:
+        ValueError: the sharding does not fit the shape (the text is the sharding's own).
+        MaxBytesError: a ValueError, where ``max_bytes`` is too little.
+    """
+    topology = topology or topology_of(target.flat_devices[0])
+    return plan_move(shape, dtype, SingleDeviceSharding(CALLER), target, False, topology, max_bytes)
+
+
 def bounded(plan: TransferPlan, max_bytes: int) -> TransferPlan:
     """The same moves, in rounds that keep `peak_bytes` under a bound.
 
@@ -345,6 +362,8 @@ def _rows(table: Ints) -> Iterable[tuple[int, ...]]:
 
 
 def _place(sharding: Sharding) -> str:
+    if sharding.flat_devices == (CALLER,):
+        return "the host"
     ids = sharding.flat_ids
     shown = ", ".join(map(str, ids[:8])) + (", ..." if len(ids) > 8 else "")
     kind = "" if sharding.memory_kind in (None, DEVICE) else f" {sharding.memory_kind}"

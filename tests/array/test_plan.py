@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -136,7 +137,9 @@ def test_a_slower_machine_takes_longer() -> None:
 
 def test_what_cannot_be_planned_is_told() -> None:
     with pytest.raises(errors.PlanSourceError, match="source="):
-        cuplace.plan(np.zeros((8, 16)), on("x"))
+        cuplace.plan(STRUCT, on("x"))
+    with pytest.raises(errors.PlanSourceError, match="source='hosts' does not tell"):
+        cuplace.plan(STRUCT, on("x"), source="hosts")
     with pytest.raises(errors.NotAnArrayError):
         cuplace.plan(3, on("x"), source=on("y"))
     with pytest.raises(errors.MachineSizeError, match="one-gpu has 1 GPUs, and the shardings need 8"):
@@ -148,3 +151,55 @@ def test_what_cannot_be_planned_is_told() -> None:
     concrete = Mesh(np.array(cuplace.topology("hgx-h200").devices), ("x",))
     with pytest.raises(errors.PlanMeshError, match="two shardings with devices"):
         cuplace.plan(STRUCT, on("x"), source=NamedSharding(concrete, P("x")), machine="hgx-h200")
+
+
+# ---------------------------------------------------------------------- from the host
+
+
+def test_a_put_of_host_values_runs_the_plan_that_was_shown(platform: Platform) -> None:
+    mesh = cuplace.make_mesh((2, 2), ("y", "z"), devices=platform.devices[2:6])
+    target = NamedSharding(mesh, P(None, "z"))
+    host = np.arange(64, dtype=np.float64).reshape(8, 8)
+    plan = cuplace.plan(host, target)
+    assert plan is cuplace.plan(cuplace.ShapeDtypeStruct((8, 8), np.float32), target, source="host")
+    cuplace.block_until_ready(cuplace.device_put(np.zeros((8, 8), np.float32), target))
+    before = {device: device.memory_stats()["bytes_in_use"] for device in mesh.flat_devices}
+    with platform.scheduler.log.record() as records, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # 64 bits become 32
+        x = cuplace.device_put(host, target)
+    assert [(record.task.path, record.stream.device, record.task.nbytes) for record in records] == [
+        (move.path, target.flat_devices[move.target], move.nbytes) for move in plan.moves
+    ]
+    assert all(str(plan.device_of(move)) == "host" for move in plan.moves)
+    for move, shard in zip(plan.moves, x.addressable_shards, strict=True):
+        np.testing.assert_array_equal(shard.data, host[move.box.slices()])
+    taken = {device: device.memory_stats()["bytes_in_use"] - before[device] for device in mesh.flat_devices}
+    assert taken == plan.peak_bytes == dict.fromkeys(mesh.flat_devices, 8 * 4 * 4)
+    assert (plan.seconds is None) == (platform.name != "sim")
+    assert plan.nbytes == sum(plan.bytes_through[port] for port in plan.bytes_through if port.kind in ("up", "memory"))
+
+
+@pytest.mark.parametrize("platform", ["sim"], indirect=True)
+@pytest.mark.parametrize("spec", [P("x"), P(None, "y"), P()])
+def test_the_time_of_a_put_of_host_values_is_as_planned(platform: Platform, spec: P) -> None:
+    mesh = cuplace.make_mesh((4, 2), ("x", "y"), devices=platform.devices)
+    host = np.zeros((1024, 1024), np.float32)
+    target = NamedSharding(mesh, spec)
+    with cuplace.profile() as prof:
+        cuplace.block_until_ready(cuplace.device_put(host, target))
+    ends = [record.end for record in prof.records if record.kind == "upload"]
+    begin = min(record.enqueue for record in prof.records)
+    assert cuplace.plan(host, target).seconds == pytest.approx((max(ends) - begin) * 1e-9, rel=0.05)
+
+
+def test_plans_of_host_values_need_no_devices() -> None:
+    plan = cuplace.plan(STRUCT, on("x", "y"), source="host", machine="pcie-8x")
+    assert (plan.num_moves, plan.nbytes, plan.rounds, plan.aliases) == (8, 8 * 16 * 4, 1, ())
+    assert plan.topology.machine.name == "pcie-8x"
+    assert "the host -> P('x', 'y')" in repr(plan)
+    assert plan.matrix().splitlines()[1].split()[0] == "host"
+    assert plan.to_dict()["moves"][0]["source"] == "host"
+    with pytest.raises(errors.MaxBytesError, match="needs 64 bytes"):
+        cuplace.plan(STRUCT, on("x", "y"), source="host", machine="pcie-8x", max_bytes=63)
+    with pytest.raises(errors.IndivisibleError):
+        cuplace.plan(np.zeros((3, 16)), on("x"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,12 +63,21 @@ def open_small(fake_gpus: None, restored_config: None) -> Iterator[Opener]:
 # ---------------------------------------------------------------------- values
 
 
-LAYOUTS = {
+def mapped(count: int) -> Any:
+    """A file, mapped for reading and writing."""
+    with tempfile.TemporaryFile() as file:
+        values = np.memmap(file, np.float32, "w+", shape=(count,))
+    values[...] = np.arange(count)
+    return values
+
+
+LAYOUTS: dict[str, Callable[[int], Any]] = {
     "contiguous": lambda count: np.arange(count, dtype=np.float32),
     "strided": lambda count: np.arange(2 * count, dtype=np.float32)[::2],
     "reversed": lambda count: np.arange(count, dtype=np.float32)[::-1],
     "fortran": lambda count: np.asfortranarray(np.arange(count, dtype=np.float32).reshape(2, -1)),
     "wider": lambda count: np.arange(count, dtype=np.float64),
+    "memmap": mapped,
 }
 
 
@@ -90,16 +100,18 @@ def test_the_value_is_as_of_the_call(open_small: Opener, layout: str, count: int
 
 
 @pytest.mark.deep
-def test_the_value_of_a_large_source_is_as_of_the_call(cuda: Platform) -> None:
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_value_of_a_large_source_is_as_of_the_call(cuda: Platform, layout: str) -> None:
     """300 MiB do not fit into the ring: the call waits for the latch, which another thread releases."""
-    host = np.arange(300 * MIB // 4, dtype=np.float32)
+    host = LAYOUTS[layout](300 * MIB // 4)
+    expected = host.astype(np.float32)
     latch = cuda.scheduler.hold(cuda.devices[0].upload)
     release = threading.Timer(0.5, latch.release)
     release.start()
     buffer = put(cuda.devices[0], host, np.float32)
     assert not latch.held
     host[...] = -1
-    np.testing.assert_array_equal(read(buffer), np.arange(300 * MIB // 4, dtype=np.float32))
+    np.testing.assert_array_equal(read(buffer), expected)
 
 
 def test_a_file_larger_than_the_ring_is_read_piece_by_piece(open_small: Opener, tmp_path: Path) -> None:
@@ -132,20 +144,21 @@ def test_threads_may_read_at_the_same_time(open_small: Opener) -> None:
 
 
 @pytest.mark.parametrize("case", [Case("eager"), Case("lazy"), Case("random", 3)], ids=labels)
-def test_many_puts_without_a_wait_stay_bounded(open_small: Opener, case: Case) -> None:
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.deep)])
+def test_many_puts_without_a_wait_stay_bounded(open_small: Opener, case: Case, count: int) -> None:
     config.update("max_inflight_bytes", 32 * MIB)
     platform = open_small(8 * MIB, case)
     device = platform.devices[0]
     values = np.zeros(MIB // 8)
     fakecuda.reset_counters()
     before = fakecuda.counters()
-    for i in range(1000):
+    for i in range(count):
         values[0] = i
         last = put(device, values, np.float64)
     counted = fakecuda.counters()
     assert counted.pinned.peak - before.pinned.used <= 8 * MIB
     assert counted.devices[0].peak - before.devices[0].used <= 2 * 32 * MIB
-    assert read(last)[0] == 999
+    assert read(last)[0] == count - 1
 
 
 @pytest.mark.parametrize("case", [Case("eager"), Case("lazy")], ids=labels)
