@@ -33,12 +33,12 @@ WAITS = {
     "wait", "synchronize", "_synchronize", "host_wait", "_wait_before_write", "_wait_for", "_wait_for_oldest",
     "wait_for_all_parked", "_bound_run_ahead", "streamWaitEvent", "streamSynchronize",
 }  # fmt: skip
-RECORDS = {"record", "_record", "eventRecord", "ends_on", "ends_with", "release_held", "_release"}
-NOTES = {"note_read", "note_latest"}
-PARKS = {"park", "_park", "tidy", "collect", "_collect", "_poll", "free", "_unpark", "release", "put_back"}
-KEEPS = {"until_recorded", "export", "_tell_host"}
+RECORDS = {"record", "_record", "_mark", "eventRecord", "ends_on", "ends_with", "release_held", "_release"}
+NOTES = {"note_read", "_note_latest"}
+PARKS = {"park", "_park", "tidy", "collect", "_collect", "_poll", "free", "_unpark", "release", "put_back", "_look_after"}
+KEEPS = {"until_recorded", "export", "_tell_host", "Kept"}
 LENDS = {"adopt", "lend_out", "birth"}
-QUERIES = {"query", "_query"}
+QUERIES = {"query", "_query", "getrefcount"}
 
 CALLS = {
     **dict.fromkeys(WAITS, "wait"), **dict.fromkeys(RECORDS, "record"), **dict.fromkeys(NOTES, "note"),
@@ -54,7 +54,7 @@ STORES = {
 """Attributes that hold events, what stands for them, or what they keep."""
 
 MEMBERS = {
-    "_run_ahead": "keep", "events": "note", "graveyard": "park", "parked": "park", "parking": "park", "_held": "keep",
+    "_run_ahead": "keep", "marks": "keep", "events": "note", "graveyard": "park", "parked": "park", "parking": "park", "_held": "keep",
     "_pending": "wait", "_waits": "wait", "waiters": "wait", "_in_use": "keep", "spare_events": "park",
     "unpacked": "note", "arrived": "note", "copied": "note",
 }  # fmt: skip
@@ -196,7 +196,7 @@ class _Finder:
         kind = CALLS.get(name)
         if kind == "query" and call.args:
             yield "query", call, "True"
-        elif name in ("record", "_record") and call.args and receiver:
+        elif name in ("record", "_record", "_mark") and call.args and receiver:
             if self.on_lanes and name == "record":
                 yield "record", call.func, f"{COMPLETE}({{}})"
             else:
@@ -209,6 +209,8 @@ class _Finder:
             yield from _release(call)
         elif kind == "keep" and name == "export":
             yield "keep", call, f"{call.args[1].id}" if isinstance(call.args[1], ast.Name) else "None"
+        elif kind == "keep" and name == "Kept":
+            yield "keep", call, "None"
 
 
 def _release(call: ast.Call, statement: ast.stmt | None = None) -> Iterator[tuple[str, ast.AST, str]]:

@@ -18,6 +18,8 @@ from cuplace.runtime.task import CopyTask
 from tests.memory import host_values
 from tests.runtime.streams import ADD_ONE, compute, finish, move, new, put, read, used
 
+pytestmark = pytest.mark.order(once=True)
+
 VALUES = np.arange(24, dtype=np.int64)
 
 

@@ -228,12 +228,12 @@ def _spare(handles: deque[int]) -> int:
     """A handle that no event has any more; 0 if there is none."""
     try:
         handle = handles.pop()
-        if getrefcount(handle) == ALONE:
-            return handle
-        handles.appendleft(handle)
     except IndexError:
-        pass
-    return 0
+        return 0
+    if getrefcount(handle) > ALONE:
+        handles.appendleft(handle)
+        return 0
+    return handle
 
 
 def query(event: CudaEvent) -> bool:
