@@ -35,7 +35,9 @@ WAITS = {
 }  # fmt: skip
 RECORDS = {"record", "_record", "_mark", "eventRecord", "ends_on", "ends_with", "release_held", "_release"}
 NOTES = {"note_read", "_note_latest"}
-PARKS = {"park", "_park", "tidy", "collect", "_collect", "_poll", "free", "_unpark", "release", "put_back", "_look_after"}
+PARKS = {
+    "park", "_park", "tidy", "collect", "_collect", "_poll", "free", "_unpark", "release", "put_back", "_look_after",
+}  # fmt: skip
 KEEPS = {"until_recorded", "export", "_tell_host", "Kept"}
 LENDS = {"adopt", "lend_out", "birth"}
 QUERIES = {"query", "_query", "getrefcount"}
@@ -54,8 +56,8 @@ STORES = {
 """Attributes that hold events, what stands for them, or what they keep."""
 
 MEMBERS = {
-    "_run_ahead": "keep", "marks": "keep", "events": "note", "graveyard": "park", "parked": "park", "parking": "park", "_held": "keep",
-    "_pending": "wait", "_waits": "wait", "waiters": "wait", "_in_use": "keep", "spare_events": "park",
+    "_run_ahead": "keep", "marks": "keep", "events": "note", "graveyard": "park", "parked": "park", "parking": "park",
+    "_held": "keep", "_pending": "wait", "_waits": "wait", "waiters": "wait", "_in_use": "keep", "spare_events": "park",
     "unpacked": "note", "arrived": "note", "copied": "note",
 }  # fmt: skip
 """Collections of events, of blocks that wait for them, and of what they keep. Additions to them are sites."""
