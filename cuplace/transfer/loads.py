@@ -73,9 +73,9 @@ class Links(dict[Pair, Way]):
 def between(copies: Iterable[Copy]) -> dict[Pair, int]:
     """The bytes from each GPU to each other one."""
     total: dict[Pair, int] = {}
-    for source, target, nbytes, _ in copies:
-        pair = source, target
-        total[pair] = total.get(pair, 0) + nbytes
+    for copy in copies:
+        pair = copy[:2]
+        total[pair] = total.get(pair, 0) + copy[2]
     return total
 
 
@@ -111,7 +111,11 @@ def estimate(
     host = 0.0
     for number, ((_, out, into, most, latency), (_, _, nbytes, after)) in enumerate(zip(ways, copies, strict=True)):
         host += submit
-        begin = max(host, free[out], free[into])
+        begin = host  # comparisons one by one: `max` takes several times as long
+        if free[out] > begin:
+            begin = free[out]
+        if free[into] > begin:
+            begin = free[into]
         if after >= 0 and ends[after] > begin:
             begin = ends[after]
         if number in earlier:

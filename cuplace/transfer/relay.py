@@ -11,8 +11,8 @@ import numpy as np
 
 from cuplace.transfer.choice import Places, rank_in_group
 from cuplace.transfer.loads import Copy, Links, busiest, estimate, links_of
-from cuplace.transfer.routes import Routes
-from cuplace.transfer.table import NOTHING, Ints, Table
+from cuplace.transfer.routes import Hop, Routes
+from cuplace.transfer.table import NOTHING, Floats, Ints, Table
 
 MOST_CHUNKED = 1280
 """Copies of chunks in a plan. Plans with more copies of whole pieces do not cut them: they have pieces enough."""
@@ -23,6 +23,8 @@ MOST_CHUNKS = 128
 WORTH_IT = 0.95  # relays are taken if they need at most this part of the time of direct copies
 LATENCIES = 10.0  # a chunk travels at least so many times longer than it takes to set out
 ENQUEUEING = 0.7  # the host may spend this part of the transfer's time on enqueueing it
+
+ROUNDED = 1e9  # parts of the whole transfer's time that times are told apart by
 
 _AT_ONCE = NOTHING, 0.0  # by which copy a chunk is brought to its holder, and when
 
@@ -44,37 +46,83 @@ class _Piece(NamedTuple):
     needers: dict[int, list[int]]
 
 
-class _Hops:
-    """The copies of all chunks, as columns.
+class _Path(NamedTuple):
+    """The copies of one chunk along a route, one row each; chunks of a piece that take the same route share it.
 
     Attributes:
         sources, targets: the GPUs.
         shards: the shard that a copy reads: a source shard, or the target shard of the copy that feeds it.
-        firsts: the target shard that it writes; ``others`` are further ones on the same GPU.
+        firsts: the target shard that it writes; ``others`` are further ones on the same GPU, by row.
+        feeding: the row of the copy that brought what it passes on, or NOTHING.
+        before: for how many seconds a byte of the chunk has been on its way when it sets out.
+    """
+
+    sources: Ints
+    targets: Ints
+    shards: Ints
+    firsts: Ints
+    feeding: Ints
+    before: Floats
+    others: dict[int, list[int]]
+
+    @classmethod
+    def along(cls, route: Sequence[Hop], piece: _Piece, links: Links) -> _Path:
+        """The path of a chunk of a piece."""
+        holders, needers = piece.holders, piece.needers
+        brought: dict[int, tuple[int, float]] = {}
+        rows: list[tuple[int, int, int, int, int]] = []
+        before: list[float] = []
+        others: dict[int, list[int]] = {}
+        for row, hop in enumerate(route):
+            source, target = hop
+            first, *rest = needers[target]
+            feeding, seconds = brought.get(source, _AT_ONCE)
+            brought[target] = row, seconds + 1 / links[hop].most
+            rows.append((source, target, holders[source] if feeding < 0 else needers[source][0], first, feeding))
+            before.append(seconds)
+            if rest:
+                others[row] = rest
+        sources, targets, shards, firsts, feeds = np.array(rows, dtype=np.int64).T
+        return cls(sources, targets, shards, firsts, feeds, np.array(before), others)
+
+
+class _Hops:
+    """The copies of all chunks: their paths one after the other, numbered through.
+
+    Attributes:
+        sources, targets, shards, firsts, feeding, others: see `_Path`.
         chunks: the chunk.
-        feeding: the copy that brought what it passes on, or NOTHING.
+        nbytes: of the chunk.
         sets_out: when the chunk sets out, as a part of the whole transfer.
         on_its_way: for how many seconds the chunk has been on its way then.
     """
 
-    def __init__(self) -> None:
-        self.sources: list[int] = []
-        self.targets: list[int] = []
-        self.shards: list[int] = []
-        self.firsts: list[int] = []
-        self.chunks: list[int] = []
-        self.feeding: list[int] = []
-        self.sets_out: list[float] = []
-        self.on_its_way: list[float] = []
-        self.others: dict[int, list[int]] = {}
+    def __init__(self, paths: Sequence[_Path], sets_out: Sequence[float], sizes: Ints) -> None:
+        lengths = np.array([len(path.sources) for path in paths])
+        begins = np.cumsum(lengths) - lengths
+        self.sources, self.targets, self.shards, self.firsts, feeding, before = [
+            np.concatenate([path[column] for path in paths]) for column in range(6)
+        ]
+        self.feeding = np.where(feeding == NOTHING, NOTHING, feeding + np.repeat(begins, lengths))
+        self.chunks = np.repeat(np.arange(len(paths)), lengths)
+        self.nbytes = sizes[self.chunks]
+        self.sets_out = np.repeat(np.array(sets_out), lengths)
+        self.on_its_way = before * self.nbytes
+        self.others = {
+            begin + row: rest
+            for begin, path in zip(begins.tolist(), paths, strict=True)
+            for row, rest in path.others.items()
+        }
 
-    def order(self, nbytes: Ints, links: Links) -> Ints:
+    def order(self, links: Links) -> Ints:
         """Chunks set out evenly over the time that the busiest link needs; each is on its way for so long."""
-        moved: dict[tuple[int, int], int] = {}
-        for pair, size in zip(zip(self.sources, self.targets, strict=True), nbytes.tolist(), strict=True):
-            moved[pair] = moved.get(pair, 0) + size
-        keys = np.array(self.sets_out) * busiest(moved, links) + np.array(self.on_its_way)
-        found: Ints = np.argsort(keys, kind="stable")
+        gpus = int(max(self.sources.max(), self.targets.max())) + 1
+        pairs, which = np.unique(self.sources * gpus + self.targets, return_inverse=True)
+        loads = np.bincount(which.reshape(-1), self.nbytes).tolist()
+        moved = {divmod(pair, gpus): int(load) for pair, load in zip(pairs.tolist(), loads, strict=True)}
+        seconds = busiest(moved, links)
+        keys = self.sets_out * seconds + self.on_its_way
+        found: Ints = np.argsort(np.rint(keys * (ROUNDED / seconds)), kind="stable")  # what is at once, is
         return found
 
 
@@ -198,12 +246,11 @@ def _chain(cut: _Chunks, links: Links, itemsize: int, local: _Local) -> tuple[Ta
     """The table of chunks that travel along chains, with what stays on its GPU; and its copies."""
     starts, stops = np.array([box for boxes in cut.boxes for box in boxes], dtype=np.int64).transpose(1, 0, 2)
     sizes = (stops - starts).prod(axis=1, dtype=np.int64) * itemsize
-    hops = _follow(cut, sizes.tolist(), links)
+    hops = _follow(cut, sizes, links)
     gpus, tos, shards, firsts, chunks, feeding = (
-        np.array(column, dtype=np.int64)
-        for column in (hops.sources, hops.targets, hops.shards, hops.firsts, hops.chunks, hops.feeding)
-    )
-    order = hops.order(sizes[chunks], links)
+        hops.sources, hops.targets, hops.shards, hops.firsts, hops.chunks, hops.feeding,
+    )  # fmt: skip
+    order = hops.order(links)
     counts = np.ones(len(order), dtype=np.int64)
     for hop, others in hops.others.items():
         counts[hop] += len(others)
@@ -238,35 +285,20 @@ class _Local:
         self.gpus = rows.tos[here]
 
 
-def _follow(cut: _Chunks, sizes: list[int], links: Links) -> _Hops:
+def _follow(cut: _Chunks, sizes: Ints, links: Links) -> _Hops:
     """The copies of chunks of so many bytes each, along their routes."""
     routes = Routes([(tuple(piece.holders), tuple(piece.needers)) for piece in cut.pieces], links.topology)
-    hops = _Hops()
-    chunk = hop = 0
+    paths: list[_Path] = []
+    sets_out: list[float] = []
     for number, (piece, boxes) in enumerate(zip(cut.pieces, cut.boxes, strict=True)):
-        holders, needers = piece.holders, piece.needers
+        known: dict[tuple[Hop, ...], _Path] = {}
         for turn in range(len(boxes)):
-            nbytes = sizes[chunk]
-            brought: dict[int, tuple[int, float]] = {}
-            route = routes.find(number, turn)
-            for pair in route:
-                source, target = pair
-                shards = needers[target]
-                feeding, begins = brought.get(source, _AT_ONCE)
-                brought[target] = hop, begins + nbytes / links[pair].most
-                hops.sources.append(source)
-                hops.targets.append(target)
-                hops.shards.append(holders[source] if feeding < 0 else needers[source][0])
-                hops.firsts.append(shards[0])
-                hops.feeding.append(feeding)
-                hops.on_its_way.append(begins)
-                if len(shards) > 1:
-                    hops.others[hop] = shards[1:]
-                hop += 1
-            hops.chunks += [chunk] * len(route)
-            hops.sets_out += [turn / len(boxes)] * len(route)
-            chunk += 1
-    return hops
+            route = tuple(routes.find(number, turn))
+            if route not in known:
+                known[route] = _Path.along(route, piece, links)
+            paths.append(known[route])
+            sets_out.append(turn / len(boxes))
+    return _Hops(paths, sets_out, sizes)
 
 
 def _cut(piece: _Piece, count: int) -> list[tuple[Sequence[int], Sequence[int]]]:

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from cuplace.placement.layout import Layout
 
 Ints: TypeAlias = npt.NDArray[np.int64]
+Floats: TypeAlias = npt.NDArray[np.float64]
 
 NOTHING = -1
 
