@@ -70,10 +70,10 @@ def test_without_anchors_afterwards_drift_would_show(cuda, modules):
 
 def held_clock(cuda, modules, monkeypatch, held):
     """A clock whose stream stands as long as a latch is held, from its beginning on or later."""
-    monkeypatch.setattr(modules[0], "PATIENCE_NS", 1_000_000)
     fakecuda.set_mode("lazy")
     compute = cuda.devices[0].compute
     clock = None if held else clock_of(cuda, modules)
+    monkeypatch.setattr(modules[0], "PATIENCE_NS", 1_000_000)
     latch = cuda.scheduler.hold(compute)
     compute.lane.gpu.lane("clock", 0).wait(compute.record(0))
     return clock or clock_of(cuda, modules), latch, compute.lane
@@ -91,6 +91,7 @@ def test_an_anchor_whose_stream_is_held_is_given_up(cuda, modules, monkeypatch):
     latch.release()
     clock.wait(mark)
     seen = cuda.backend.now()
+    monkeypatch.undo()
     clock.anchor()
     clock.draw()
     allowed = clock.error_ns + 1000
