@@ -434,7 +434,7 @@ class DeletedArrayError(RuntimeError):
         if how is not None and line is not None:
             text += f"\nIt was {how} at {line}."
         hint = (
-            "Use what the call that consumed it returned, or leave out donate=True."
+            "Use what the call that consumed it returned, or leave out donate=True (donate_argnums)."
             if how == "donated"
             else "Keep the array, or make its copy before deleting it; arrays that share memory are deleted together."
         )
@@ -469,9 +469,14 @@ class TreePrefixError(ValueError):
     """A pytree of targets or flags is no prefix of the pytree of values that it goes with."""
 
     def __init__(self, name: str, details: str) -> None:
+        hint = (
+            "\nGive one target, or a tree of targets like that of the values. Several devices are one target as a "
+            "sharding: NamedSharding(mesh, P('x')) on a mesh of them."
+        )
         super().__init__(
             f"{name} specification must be a tree prefix of the corresponding value; \n"
             f"  Mismatch details (1 found):\n  pytree structure error: {details}"
+            f"{hint if name == 'device_put device' else ''}"
         )
 
 
@@ -614,7 +619,15 @@ class ItemAssignmentError(TypeError):
     def __init__(self) -> None:
         super().__init__(
             "JAX arrays are immutable and do not support in-place item assignment. "
-            "Instead of x[idx] = y, use x = x.at[idx].set(y) or another .at[] method.\n"
+            f"Instead of x[idx] = y, use x = x.at[idx].set(y) or another .at[] method.\n{NoAtError()}"
+        )
+
+
+class NoAtError(AttributeError):
+    """``x.at`` was used, which is not there yet."""
+
+    def __init__(self) -> None:
+        super().__init__(
             "There is no .at[] in cuplace yet: choose between values with cuplace.numpy.where, or change a NumPy array "
             "and place it with device_put."
         )

@@ -85,6 +85,12 @@ def test_a_removed_name_of_jax_says_what_to_write_instead() -> None:
         _ = cuplace.device_put_sharded
 
 
+def test_a_name_of_jax_lax_says_what_to_write_instead() -> None:
+    for name, instead in {"fori_loop": "scan", "cond": "where", "psum": "reshard", "dot": "cuplace.numpy"}.items():
+        with pytest.raises(AttributeError, match=f"cuplace.lax has no '{name}': .*{instead}"):
+            getattr(cuplace.lax, name)
+
+
 def test_an_unknown_name_is_an_ordinary_attribute_error() -> None:
     with pytest.raises(AttributeError, match="module 'cuplace' has no attribute 'device_putt'") as caught:
         _ = cuplace.device_putt

@@ -11,7 +11,7 @@ from cuplace.array.deletion import deleted_error, end
 from cuplace.array.key import OperandKey, key_of
 from cuplace.array.printing import array_repr
 from cuplace.array.shard import Shard
-from cuplace.errors import ArrayConstructorError, ItemAssignmentError, UnsizedError
+from cuplace.errors import ArrayConstructorError, ItemAssignmentError, NoAtError, UnsizedError
 from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.runtime.caller import caller
 from cuplace.runtime.guard import SYNC, TO_HOST, armed, judge
@@ -174,6 +174,11 @@ class Array(metaclass=ArrayMeta):
         """The devices that hold a part, without order."""
         self._live()
         return self._key.sharding.device_set
+
+    @property
+    def at(self) -> NoReturn:
+        """Raises NoAtError, an AttributeError: it tells how to get an array with other elements."""
+        raise NoAtError()
 
     @property
     def is_fully_replicated(self) -> bool:

@@ -87,7 +87,8 @@ def _ambiguous(problem: Problem) -> str | None:
     return (
         "Contracting dimensions are sharded and it is ambiguous how the output should be sharded. Please specify "
         "the output sharding via the `out_sharding` parameter. "
-        f"Got lhs_contracting_spec={left} and rhs_contracting_spec={right}"
+        f"Got lhs_contracting_spec={left} and rhs_contracting_spec={right}\n"
+        "It is NamedSharding(mesh, P(...)) of the result; for a @ b write cuplace.numpy.matmul(a, b, out_sharding=...)."
     )
 
 

@@ -103,6 +103,8 @@ def integers(values: Any) -> tuple[int, ...]:
     try:
         return tuple([operator.index(size) for size in given])
     except TypeError:
+        traced = any(getattr(type(size), "_is_tracer", False) for size in given)
         raise errors.ShapeTypeError(
             f"Shapes must be 1D sequences of concrete values of integer type, got {given}."
+            + ("\nMake the argument that it comes from static: jit(f, static_argnums=...)." if traced else "")
         ) from None

@@ -138,6 +138,8 @@ class Tracer:
                 f"The 'sharding' attribute is not available on {self._described()}. "
                 "To query sharding information on tracers, use `jax.typeof(x)`."
             )
+        if name == "at":
+            raise errors.NoAtError()
         if name in _ONLY_CONCRETE:
             raise self._not_concrete(f"The '{name}' attribute is not available on {self._described()}.")
         if name in ("is_fully_replicated", "is_fully_addressable"):

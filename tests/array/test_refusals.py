@@ -68,3 +68,15 @@ def test_a_source_that_is_gone_is_refused_before_a_byte_moves(platform: Platform
         CALLS[name](x, whole)
     assert list(records) == []
     np.testing.assert_array_equal(np.asarray(y), VALUES + (how == "deleted"))
+
+
+def test_at_says_what_to_write_instead(platform: Platform) -> None:
+    for use in (lambda x: x.at[0].set(1), cuplace.jit(lambda x: x.at[0].set(1))):
+        with pytest.raises(errors.NoAtError, match=r"^There is no \.at.*cuplace\.numpy\.where"):
+            use(cuplace.device_put(VALUES))
+    assert not hasattr(cuplace.device_put(VALUES), "at")
+
+
+def test_several_devices_are_no_target_but_a_sharding_on_them_is(platform: Platform) -> None:
+    with pytest.raises(errors.TreePrefixError, match="Several devices are one target as a sharding"):
+        cuplace.device_put(VALUES, list(platform.devices[:2]))
