@@ -89,10 +89,10 @@ class Config:
         value = _checked(key, value)
         if key in self._frozen and value != getattr(self, key):
             raise errors.ConfigFrozenError(name, self._frozen[key])
-        setattr(self, key, value)
+        self.__dict__[key] = value
         if key == "transfer_guard":  # takes the place of what was said of single directions before
             for name in GUARDS[:3]:
-                setattr(self, name, value)
+                self.__dict__[name] = value
         for listener in self._listeners:
             listener(key)
 
@@ -111,6 +111,13 @@ class Config:
     def __repr__(self) -> str:
         """Every option with its value, as ``Config(platform=None, ...)``."""
         return f"Config({', '.join(f'{name}={getattr(self, name)!r}' for name in OPTIONS)})"
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # An assignment is an update, or a misspelt name would be taken in silence.
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            self.update(name, value)
 
     def __getattr__(self, name: str) -> Any:
         # Reached only while the option has no value yet: look into the environment once, then keep it.

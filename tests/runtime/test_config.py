@@ -55,6 +55,21 @@ def test_options_keep_what_they_are_given(fresh: Config, prefix: str, name: str,
     assert getattr(fresh, "jax_" + name) == value
 
 
+def test_an_assignment_is_an_update(fresh: Config) -> None:
+    heard: list[str] = []
+    fresh.on_change(heard.append)
+    fresh.jax_num_devices = 3
+    assert (fresh.num_devices, heard) == (3, ["num_devices"])
+    with pytest.raises(UnknownOptionError, match=r"^Unrecognized config option: num_device\n"):
+        fresh.num_device = 4
+    with pytest.raises(OptionTypeError):
+        fresh.num_devices = "4"
+    fresh.freeze("devices were used already")
+    with pytest.raises(ConfigFrozenError):
+        fresh.num_devices = 4
+    assert fresh.num_devices == 3
+
+
 @pytest.mark.parametrize("name", ["bogus", "jax_bogus", "jax_jax_sync", ""])
 def test_an_unknown_option(fresh: Config, name: str) -> None:
     with pytest.raises(UnknownOptionError, match=f"^Unrecognized config option: {name}\n.*num_cpu_devices") as caught:
