@@ -87,7 +87,7 @@ def test_the_demo_reaches_the_steps_that_the_order_allows() -> None:
     done = run("demo", "--platform", "sim", "--size", "8")
     # Four stages and eight microbatches, a step for each move and each computation: 8 steps for the first
     # microbatch to arrive, one more for each of the seven behind it.
-    assert "allows 15 steps for these 128 pieces of work" in done.stdout
+    assert "these 128 pieces of work be done in 15 steps" in done.stdout
 
 
 @pytest.mark.parametrize(("machine", "devices"), [("one-gpu", 1), ("hgx-h200", 8), ("two-nodes", 16)])

@@ -91,8 +91,9 @@ def _show(run: Run, platform: Platform) -> None:
     _show_lanes(spans, platform, since)
     _show_overlap(spans, _clock(0, run.ended - run.began))
     order = timeline.overlap(steps)
-    print(f"Order     allows {order.span:.0f} steps for these {order.serial:.0f} pieces of work,")
-    print("          if each takes one step and every stream runs by itself")
+    work = f"these {order.serial:.0f} pieces of work"
+    print(f"Order     the waits alone would let {work} be done in {order.span:.0f} steps,")
+    print("          if each took one step and all streams ran at once")
 
 
 def _draw(run: Run, path: str) -> None:
