@@ -10,9 +10,8 @@ when the memory is limited does a requester wait for parked blocks, and each suc
 from __future__ import annotations
 
 import sys
-import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,8 +35,7 @@ Parked = tuple["Block", "list[Event]"]
 """A dead block, and the events of its last use that were not complete when somebody looked."""
 
 Graveyard = deque["Uses"]
-"""The last uses of buffers that died, and loans that ended, until a door of the scheduler takes them in. Also each
-``Kept`` whose uses are gone."""
+"""The last uses of buffers that died, and loans that ended, until a door of the scheduler takes them in."""
 
 
 class Block:
@@ -59,27 +57,12 @@ class Block:
 class Uses:
     """The block of a buffer and the events of its latest uses, which outlive the buffer (see ``Buffer``)."""
 
-    __slots__ = ("__weakref__", "block", "reads", "writes")
+    __slots__ = ("block", "writes", "reads")
 
     def __init__(self, block: Block) -> None:
         self.block = block
         self.writes: tuple[Event, ...] = ()
         self.reads: dict[Stream, Event] | None = None
-
-
-class Kept(weakref.ref[Uses]):
-    """The block of a buffer that something holds although its destructor was called: a destructor of the same garbage
-    has kept it, or the traceback of the error that it would raise. ``gone`` is called with this when its uses are gone.
-    """
-
-    __slots__ = ("block",)
-
-    block: Block
-
-    def __new__(cls, uses: Uses, gone: Callable[[Any], None]) -> Kept:
-        kept = super().__new__(cls, uses, gone)
-        kept.block = uses.block
-        return kept
 
 
 class Arena:

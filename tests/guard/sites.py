@@ -37,8 +37,9 @@ RECORDS = {"record", "_record", "_mark", "eventRecord", "ends_on", "ends_with", 
 NOTES = {"note_read", "_note_latest"}
 PARKS = {
     "park", "_park", "tidy", "collect", "_collect", "_poll", "free", "_unpark", "release", "put_back", "_look_after",
+    "_look_at_kept",
 }  # fmt: skip
-KEEPS = {"until_recorded", "export", "_tell_host", "Kept"}
+KEEPS = {"until_recorded", "export", "_tell_host"}
 LENDS = {"adopt", "lend_out", "birth"}
 QUERIES = {"query", "_query", "getrefcount"}
 
@@ -211,8 +212,6 @@ class _Finder:
             yield from _release(call)
         elif kind == "keep" and name == "export":
             yield "keep", call, f"{call.args[1].id}" if isinstance(call.args[1], ast.Name) else "None"
-        elif kind == "keep" and name == "Kept":
-            yield "keep", call, "None"
 
 
 def _release(call: ast.Call, statement: ast.stmt | None = None) -> Iterator[tuple[str, ast.AST, str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from cuplace.runtime.platform import Platform
 from cuplace.runtime.submission import Submission
 from cuplace.runtime.task import CopyTask
 from tests.memory import host_values
-from tests.runtime.streams import ADD_ONE, compute, finish, move, new, put, read, used
+from tests.runtime.streams import ADD_ONE, compute, copy_task, failing, finish, move, new, put, read, used
 
 pytestmark = pytest.mark.order(once=True)
 
@@ -114,6 +115,91 @@ def test_a_destructor_keeps_a_buffer_of_its_own_garbage(platform: Platform) -> N
     assert used(platform) == before
 
 
+@pytest.mark.parametrize("first", ["buffer", "cycle"])
+def test_a_kept_buffer_is_garbage_once_more(platform: Platform, first: str) -> None:
+    """Then collections call the callbacks of weak references to it before the destructors, and its own is not called
+    again."""
+    device = platform.devices[0]
+    before = used(platform)
+    kept: list[Buffer] = []
+    found, later = [], []
+
+    def dying(buffer: Buffer) -> None:
+        later.extend(put(device, VALUES * 7) for _ in range(4))
+        found.append(read(compute(ADD_ONE, buffer)))
+        kept.append(buffer)
+
+    Cycle(put(device, VALUES), kept.append)
+    gc.collect()
+    platform.scheduler.park()
+    if first == "buffer":
+        Cycle(kept.pop(), dying)
+    else:
+        cycle = Cycle(None, dying)
+        cycle.kept = kept.pop()
+        del cycle
+    gc.collect()
+    later.extend(put(device, VALUES * 9) for _ in range(4))
+    np.testing.assert_array_equal(found[0], VALUES + 1)
+    np.testing.assert_array_equal(read(kept[0]), VALUES)
+    del kept[:], later[:], found[:]
+    finish(platform)
+    assert used(platform) == before
+
+
+def test_many_buffers_are_kept(platform: Platform) -> None:
+    """A door looks at some of them only; in the end all come back."""
+    device = platform.devices[0]
+    before = used(platform)
+    kept: list[Buffer] = []
+    for i in range(50):
+        Cycle(put(device, VALUES * i), kept.append)
+    gc.collect()
+    for i in range(50):
+        assert not (read(put(device, VALUES)) - VALUES).any()
+        if i % 2:
+            del kept[i % len(kept)]
+    numbers = sorted(read(buffer)[1] for buffer in kept)
+    assert len(set(numbers)) == len(numbers) == 25
+    for buffer in kept:
+        np.testing.assert_array_equal(read(buffer), VALUES * read(buffer)[1])
+    del kept, buffer
+    finish(platform)
+    assert used(platform) == before
+
+
+@pytest.mark.order
+def test_a_wait_for_a_full_queue_is_given_up(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was waited for is unfinished all the same, and may be the last use of a kept buffer."""
+    scheduler, (device, other, third) = platform.scheduler, platform.devices[:3]
+    kept: list[Buffer] = []
+    fresh = put(third, VALUES + 100)
+    Cycle(put(device, VALUES), kept.append)
+    gc.collect()
+    scheduler.park()
+    scheduler.host_wait([*kept, fresh])
+    latch = scheduler.hold(device.transfer_to(other))
+    target = new(other, kept[0], TRANSFER)
+    with monkeypatch.context() as patch:
+        patch.setattr("cuplace.runtime.scheduler.host.RUN_AHEAD", 0)
+        patch.setattr(scheduler, "wait", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            scheduler.submit_moves([(copy_task(kept[0]), device.transfer_to(other), kept[0], target)])
+        for _ in range(3):
+            with suppress(KeyboardInterrupt):
+                put(third, VALUES)
+    kept.clear()
+    later = [move(fresh, device) for _ in range(4)]
+    latch.release()
+    np.testing.assert_array_equal(read(target), VALUES)
+    for buffer in later:
+        np.testing.assert_array_equal(read(buffer), VALUES + 100)
+
+
+def _interrupted(*arguments: Any) -> None:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.order
 def test_a_loan_that_is_garbage_with_its_buffer_ends_first(platform: Platform) -> None:
     scheduler, device = platform.scheduler, platform.devices[0]
@@ -158,5 +244,27 @@ def test_a_kept_buffer_dies_after_its_last_use(platform: Platform) -> None:
     for buffer in later:
         np.testing.assert_array_equal(read(buffer), VALUES + 100)
     del moved, later, fresh, buffer
+    finish(platform)
+    assert used(platform) == before
+
+
+def test_the_end_of_a_loan_is_forgotten_with_the_error_that_it_has(platform: Platform) -> None:
+    """The traceback of the error holds frames that hold the buffers."""
+    device = platform.devices[0]
+    before = used(platform)
+
+    def fails() -> None:
+        source = put(device, VALUES)
+        result = compute(failing("no"), source)
+        with pytest.raises(ValueError, match="no"):
+            read(result)
+        with platform.scheduler.lend(source, device.compute):
+            pass
+        read(compute(ADD_ONE, source))
+
+    fails()
+    for _ in range(3):
+        finish(platform)
+        gc.collect()
     finish(platform)
     assert used(platform) == before

@@ -10,7 +10,7 @@ import numpy as np
 from cuplace.runtime.buffer import Buffer, export
 from cuplace.runtime.caller import caller
 from cuplace.runtime.scheduler.memory import Memory
-from cuplace.runtime.scheduler.rules import next_id
+from cuplace.runtime.scheduler.rules import forget_done, next_id
 from cuplace.runtime.submission import RUN_AHEAD_WAIT, VALUE_WAIT, HostWait
 
 if TYPE_CHECKING:
@@ -92,8 +92,9 @@ class Host(Memory):
 
     def _bound_run_ahead(self) -> None:
         run_ahead = self._run_ahead
-        while run_ahead and (first := run_ahead[0]).done:
-            if run_ahead and run_ahead[0] is first:
-                run_ahead.popleft()
+        forget_done(run_ahead)
         while len(run_ahead) > RUN_AHEAD:
-            self.wait(run_ahead.popleft(), RUN_AHEAD_WAIT)
+            oldest = run_ahead[0]
+            self.wait(oldest, RUN_AHEAD_WAIT)  # an interrupt may end it: what is unfinished stays known
+            if run_ahead and run_ahead[0] is oldest:
+                run_ahead.popleft()

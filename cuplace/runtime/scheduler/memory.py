@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,9 +13,9 @@ import numpy as np
 from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.buffer import Buffer, Returned
 from cuplace.runtime.config import config
-from cuplace.runtime.memory import COMPUTE, TRANSFER, Block, ForeignArena, Kept, Uses
+from cuplace.runtime.memory import COMPUTE, TRANSFER, Block, ForeignArena, Uses
 from cuplace.runtime.remains import ALONE
-from cuplace.runtime.scheduler.rules import Rules, note_read, now_ns
+from cuplace.runtime.scheduler.rules import Rules, forget_done, note_read, now_ns
 from cuplace.runtime.task import ComputeTask
 
 if TYPE_CHECKING:
@@ -25,12 +26,19 @@ if TYPE_CHECKING:
     Place: TypeAlias = Device | HostMemory
 
 
+_POLL = 8  # kept blocks that a door looks at
+
+_GONE = ALONE + 2
+"""What ``sys.getrefcount`` tells of a kept block that nobody holds: it is in the table, and in the list of those that
+are looked at."""
+
+
 class Memory(Rules):
     """The doors of memory: ``allocate`` and its batch form, ``park`` and ``tidy``."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._kept: dict[Block, Kept] = {}
+        self._kept: dict[Block, None] = {}  # of buffers that something holds although their destructor was called
 
     def allocate(
         self, device: Place, shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
@@ -77,13 +85,12 @@ class Memory(Rules):
     def park(self) -> None:
         """Take in the blocks of buffers that died since the last call of a door."""
         with self.lock:
-            self._park()
+            self._park(None)
 
-    def _park(self) -> None:
-        run_ahead, graveyard = self._run_ahead, self.graveyard
-        while run_ahead and (first := run_ahead[0]).done:  # their errors may hold frames that hold buffers
-            if run_ahead and run_ahead[0] is first:  # else a destructor that computes has been here
-                run_ahead.popleft()
+    def _park(self, most: int | None = _POLL) -> None:
+        graveyard = self.graveyard
+        forget_done(self._run_ahead)
+        forget_done(self._marks)
         uses: Uses | None = None
         try:
             while graveyard:
@@ -105,17 +112,28 @@ class Memory(Rules):
             if uses is not None and uses.block.arena.holds(uses.block):
                 graveyard.append(uses)
             raise
+        if self._kept:
+            self._look_at_kept(most)
 
-    def _look_after(self, remains: Uses | Kept) -> None:
-        """Take in what others still refer to, though a destructor has handed it over (see ``remains``)."""
-        block = remains.block
-        if isinstance(remains, Returned):
-            self._take_back(remains)  # it keeps the buffer as long as the borrower lives
-        elif isinstance(remains, Uses):
-            self._kept[block] = Kept(remains, self.graveyard.append)
-        else:  # now they are gone, and with them the events: all that was enqueued by now may be the last use
-            block.arena.release(block, (*self._run_ahead, *self._marks))
-            self._kept.pop(block, None)
+    def _look_after(self, uses: Uses) -> None:
+        """Take in what others still refer to, though a destructor has handed it over (see ``remains``): another
+        destructor has kept the buffer, or the traceback of the error that it would raise."""
+        if isinstance(uses, Returned):
+            self._take_back(uses)  # it keeps the buffer as long as the borrower lives
+        else:
+            self._kept[uses.block] = None
+
+    def _look_at_kept(self, most: int | None) -> None:
+        """Take in those of the kept blocks that nothing holds any more; look at ``most`` of them, or at all."""
+        kept = self._kept
+        for block in list(islice(kept, most)):
+            if getrefcount(block) > _GONE + (block in block.arena.live):
+                del kept[block]
+                kept[block] = None  # the last to be looked at again
+                continue
+            if block.arena.holds(block):  # the events are gone: all that was enqueued by now may be its last use
+                block.arena.release(block, (*self._run_ahead, *self._marks))
+            kept.pop(block, None)
 
     def _take_back(self, returned: Returned) -> None:
         """The end of a loan: the buffer is free for others after what is on the borrower's stream by now."""

@@ -133,6 +133,13 @@ class Rules:
             buffer.writes = (*buffer.writes, event)
 
 
+def forget_done(events: deque[Event]) -> None:
+    """Let go of those that are done, from the first on: their errors may hold frames that hold buffers."""
+    while events and (first := events[0]).done:
+        if events and events[0] is first:  # else a destructor that computes has been here
+            events.popleft()
+
+
 def note_read(buffer: Buffer, stream: Stream, event: Event) -> None:
     """The latest work of ``stream`` that reads the buffer is that of ``event``."""
     uses = buffer.uses
