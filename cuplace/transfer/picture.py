@@ -107,6 +107,8 @@ def as_svg(plan: TransferPlan) -> str:
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     font = 'font-family="sans-serif" font-size="10" text-anchor="middle"'
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>', f"<title>{_escaped(repr(plan))}</title>"]
+    parts.append(f'<path d="M0 0H{width}V{height}H0z" fill="#fff"/>')
+    parts.append(_label(width / 2, 20, "bytes from each device (row) to each device (column)"))
     parts += [_label(_MARGIN + _CELL * (j + 0.5), _MARGIN - 8, str(there)) for j, there in enumerate(tos)]
     for i, here in enumerate(froms):
         y = _MARGIN + _CELL * i
