@@ -20,7 +20,7 @@ NAMES = {
     "reshard": "plans of moves against what the links of machines allow",
     "dispatch": "what calls cost before they return",
     "compute": "operations and jitted functions against NumPy, JAX and CuPy",
-    "pipeline": "the page's pipeline and one of training steps, against the bubble that they cannot avoid",
+    "pipeline": "the pipeline of the tour and one of training steps, against the bubble that they cannot avoid",
     "memory": "what moves and pipelines need at most",
     "scaling": "planning, dispatch and memory from 1 to 512 devices",
 }

@@ -136,7 +136,7 @@ class _History:
         pressed = [wait for wait in self._waits if wait.kind == STAGING_WAIT]
         shares = [common((ready, start), [(wait.start, wait.end)]) for wait in pressed]
         if sum(shares) * 2 < start - ready:
-            return _Part(start - ready, BUSY, "it was ready, but what runs it was busy", None)
+            return _Part(start - ready, BUSY, "it was ready, but the processor that runs it was busy", None)
         longest = pressed[max(range(len(shares)), key=shares.__getitem__)]
         return _Part(start - ready, BACK_PRESSURE, wait_words(longest, self._by_id), None)
 
