@@ -28,7 +28,7 @@ LEFT_OUT = {
     **dict.fromkeys(TRANSFORMATIONS, NO_TRANSFORMATIONS),
     "device_put_sharded": "use device_put(x, sharding)",
     "device_put_replicated": "use device_put(x, NamedSharding(mesh, P()))",
-    "with_sharding_constraint": "use reshard(x, sharding)",
+    "with_sharding_constraint": "use reshard(x, sharding), or device_put where axes are Auto",
     "tree_map": "use cuplace.tree.map",
     "tree_util": "use cuplace.tree",
     "live_buffers": "it is gone from JAX, too",

@@ -21,7 +21,7 @@ _INSTEAD = {
     **dict.fromkeys(("fori_loop", "while_loop", "map", "associative_scan"), _LOOP),
     **dict.fromkeys(("cond", "switch", "select"), _CHOICE),
     **dict.fromkeys(("psum", "pmean", "pmax", "pmin", "all_gather", "all_to_all", "ppermute"), _COLLECTIVE),
-    "with_sharding_constraint": "use reshard(x, sharding)",
+    "with_sharding_constraint": "use reshard(x, sharding), or device_put where axes are Auto",
 }
 
 

@@ -180,7 +180,8 @@ def _gather_text(operand: ArrayType, indices: str) -> str:
         "Use `.at[...].get(out_sharding=)` to provide output PartitionSpec for the gather indexing as out sharding "
         "could not be resolved unambiguously (or would require collectives on inputs). "
         f"Got operand={operand!r}, indices={indices}\n"
-        "In cuplace: gather the dimension first with reshard(x, NamedSharding(mesh, P(...))), then index."
+        "In cuplace: gather the dimension first with reshard(x, NamedSharding(mesh, P(...))), then index; to look at "
+        "values, index numpy.asarray(x)."
     )
 
 
