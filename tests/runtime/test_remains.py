@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cuplace.runtime.backends.base import Stream
+from cuplace.runtime.backends.base import Latch, Stream
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.submission import Submission
-from cuplace.runtime.task import CopyTask
+from cuplace.runtime.task import LATCH, CopyTask
 from tests.memory import host_values
 from tests.runtime.streams import ADD_ONE, compute, copy_task, failing, finish, move, new, put, read, used
 
@@ -48,6 +48,11 @@ def copy_behind_its_back(stream: Stream, source: Any, target: Any) -> None:
     """Work of a borrower, which the scheduler does not know."""
     task = CopyTask(None, None, "local", target.nbytes)
     stream.copy(source, target, "local", (), Submission(-1, task, stream, (), (), (), None, 0))
+
+
+def hold_behind_its_back(stream: Stream) -> Latch:
+    """Work of a borrower that lasts until the latch is opened."""
+    return stream.hold(Submission(-1, LATCH, stream, (), (), (), None, 0))
 
 
 @pytest.mark.order
@@ -220,6 +225,45 @@ def test_a_loan_that_is_garbage_with_its_buffer_ends_first(platform: Platform) -
     scheduler.drain([theirs])
     np.testing.assert_array_equal(host_values(seen.array), VALUES)
     del later, seen
+    finish(platform)
+    assert used(platform) == before
+
+
+@pytest.mark.order
+@pytest.mark.parametrize("garbage", ["both", "loan"])
+def test_a_destructor_uses_a_loan_of_its_own_garbage(platform: Platform, garbage: str) -> None:
+    """The borrower's work comes after the loan's destructor, and after a door has learnt of that."""
+    scheduler, device = platform.scheduler, platform.devices[0]
+    theirs = device.download
+    before = used(platform)
+    buffer = put(device, VALUES)
+    seen = new(device, buffer, TRANSFER)
+    scheduler.host_wait([buffer])
+    latches: list[Any] = []
+    target = seen.array
+
+    def dying(kept: list[Any]) -> None:
+        scheduler.park()
+        latches.append(hold_behind_its_back(theirs))
+        copy_behind_its_back(theirs, kept[0].buffer.array, target)
+
+    loan = scheduler.lend_out(buffer, theirs, theirs)
+    Cycle([loan, buffer] if garbage == "both" else [loan], dying)
+    del loan
+    if garbage == "both":
+        del buffer
+        gc.collect()
+        scheduler.park()
+    else:
+        gc.collect()
+        scheduler.park()
+        del buffer
+    later = [put(device, VALUES * 7) for _ in range(4)]
+    scheduler.host_wait(later)
+    latches.pop().release()
+    scheduler.drain([theirs])
+    np.testing.assert_array_equal(host_values(target), VALUES)
+    del later, seen, target, dying
     finish(platform)
     assert used(platform) == before
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from itertools import islice
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,7 +37,9 @@ class Memory(Rules):
 
     def __init__(self, backend: Backend) -> None:
         super().__init__(backend)
-        self._kept: dict[Block, None] = {}  # of buffers that something holds although their destructor was called
+        # Of buffers that something holds although their destructor was called, or that of a loan of theirs: with the
+        # streams of such loans.
+        self._kept: dict[Block, tuple[Stream, ...]] = {}
 
     def allocate(
         self, device: Place, shape: tuple[int, ...], dtype: np.dtype[Any], arena: str = TRANSFER
@@ -88,7 +89,7 @@ class Memory(Rules):
             self._park(None)
 
     def _park(self, most: int | None = _POLL) -> None:
-        graveyard = self.graveyard
+        graveyard, kept = self.graveyard, self._kept
         forget_done(self._run_ahead)
         forget_done(self._marks)
         uses: Uses | None = None
@@ -97,7 +98,7 @@ class Memory(Rules):
                 uses = graveyard[0]
                 graveyard.popleft()
                 block = uses.block
-                if getrefcount(uses) > ALONE:
+                if getrefcount(uses) > ALONE or block in kept:
                     self._look_after(uses)
                 elif uses.reads:
                     block.arena.release(block, (*uses.writes, *uses.reads.values()))
@@ -112,26 +113,29 @@ class Memory(Rules):
             if uses is not None and uses.block.arena.holds(uses.block):
                 graveyard.append(uses)
             raise
-        if self._kept:
+        if kept:
             self._look_at_kept(most)
 
     def _look_after(self, uses: Uses) -> None:
         """Take in what others still refer to, though a destructor has handed it over (see ``remains``): another
-        destructor has kept the buffer, or the traceback of the error that it would raise."""
-        if isinstance(uses, Returned):
-            self._take_back(uses)  # it keeps the buffer as long as the borrower lives
-        else:
-            self._kept[uses.block] = None
+        destructor has kept the buffer or the loan, or the traceback of the error that it would raise."""
+        streams = self._kept.get(uses.block, ())
+        if isinstance(uses, Returned) and uses.stream is not None and uses.stream not in streams:
+            streams = (*streams, uses.stream)
+        self._kept[uses.block] = streams
 
     def _look_at_kept(self, most: int | None) -> None:
         """Take in those of the kept blocks that nothing holds any more; look at ``most`` of them, or at all."""
         kept = self._kept
-        for block in list(islice(kept, most)):
+        for block in list(kept)[:most]:  # a list at once: destructors that compute change the table
             if getrefcount(block) > _GONE + (block in block.arena.live):
-                del kept[block]
-                kept[block] = None  # the last to be looked at again
+                streams = kept[block]
+                del kept[block]  # at once with the next line
+                kept[block] = streams  # the last to be looked at again
                 continue
             if block.arena.holds(block):  # the events are gone: all that was enqueued by now may be its last use
+                for stream in kept[block]:
+                    self._mark(stream)
                 block.arena.release(block, (*self._run_ahead, *self._marks))
             kept.pop(block, None)
 
