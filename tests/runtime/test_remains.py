@@ -240,15 +240,14 @@ def test_a_destructor_uses_a_loan_of_its_own_garbage(platform: Platform, garbage
     seen = new(device, buffer, TRANSFER)
     scheduler.host_wait([buffer])
     latches: list[Any] = []
-    target = seen.array
 
     def dying(kept: list[Any]) -> None:
         scheduler.park()
         latches.append(hold_behind_its_back(theirs))
-        copy_behind_its_back(theirs, kept[0].buffer.array, target)
+        copy_behind_its_back(theirs, kept[0].buffer.array, kept[1])
 
     loan = scheduler.lend_out(buffer, theirs, theirs)
-    Cycle([loan, buffer] if garbage == "both" else [loan], dying)
+    Cycle([loan, seen.array, buffer] if garbage == "both" else [loan, seen.array], dying)
     del loan
     if garbage == "both":
         del buffer
@@ -262,8 +261,8 @@ def test_a_destructor_uses_a_loan_of_its_own_garbage(platform: Platform, garbage
     scheduler.host_wait(later)
     latches.pop().release()
     scheduler.drain([theirs])
-    np.testing.assert_array_equal(host_values(target), VALUES)
-    del later, seen, target, dying
+    np.testing.assert_array_equal(host_values(seen.array), VALUES)
+    del later, seen
     finish(platform)
     assert used(platform) == before
 
