@@ -164,6 +164,7 @@ def test_a_closed_platform_gives_its_memory_back(platform: Platform) -> None:
     assert [block() for block in memory] == [None] * len(memory)
 
 
+@pytest.mark.order(once=True)
 def test_what_was_not_waited_for_is_forgotten_when_a_platform_is_closed() -> None:
     """Caches may keep a scheduler for long after its platform was closed; what that ran is not kept with it."""
     other = open_platform("sim", 2, eagerness=0.0)
