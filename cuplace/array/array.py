@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from cuplace.array.type import ArrayType
     from cuplace.placement.sharding import Sharding
-    from cuplace.runtime.buffer import Buffer
+    from cuplace.runtime.buffer import Buffer, Loan
     from cuplace.runtime.caller import Line
     from cuplace.runtime.device import Device
     from cuplace.transfer.fetch import Fetching
@@ -51,13 +51,14 @@ class Array(metaclass=ArrayMeta):
     (Array([0., 1.], dtype=float32), False)
     """
 
-    __slots__ = ("__weakref__", "_buffers", "_host", "_key", "_origin", "_views")
+    __slots__ = ("__weakref__", "_buffers", "_host", "_key", "_loans", "_origin", "_views")
 
     _buffers: list[Buffer]
     _key: OperandKey
     _origin: Line | None
     _host: np.ndarray | Fetching | None
     _views: list[Array] | None
+    _loans: list[Loan]  # until it dies; few arrays have any
 
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 100

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -91,12 +90,8 @@ def cuda_array_interface(array: Array) -> dict[str, Any]:
     # The receiver waits for our download stream. On which stream its work will be is not known: the legacy default
     # stream comes after that of all streams that libraries use in its place.
     loan = device.scheduler.lend_out(buffer, device.download, exchange.stream(device, _LEGACY))
-    weakref.finalize(array, _let_go, loan).atexit = False  # type: ignore[misc]
+    array._loans = [*getattr(array, "_loans", ()), loan]
     return exchange.interface(exchange.view(buffer.array, device, loan), device.download)
-
-
-def _let_go(loan: Any) -> None:
-    """The loan ends with the last reference to it, which is this call's."""
 
 
 def _host_capsule(array: Array, stream: Any, versioned: bool, copy: bool | None, there: tuple[int, int]) -> Any:

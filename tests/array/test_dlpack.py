@@ -272,6 +272,35 @@ def test_the_cuda_array_interface(platform):
     assert buffer.reads
 
 
+def test_the_loan_of_the_interface_lasts_while_destructors_of_the_same_garbage_use_the_array(platform):
+    if not on_gpu(platform):
+        assert not hasattr(device_put(numbers(2), platform.devices[1]), "__cuda_array_interface__")
+        return
+    finish(platform)
+    before = platform.devices[1].memory_stats()["bytes_in_use"]
+    x = device_put(numbers(2, 3), platform.devices[1]).block_until_ready()
+    lent = []
+
+    class Borrower:
+        """What a library made that knows nothing of DLPack: it keeps the array, and works on its memory at its end."""
+
+        def __init__(self, array):
+            self.interface = array.__cuda_array_interface__
+            self.array = array
+            self.itself = self
+
+        def __del__(self):
+            platform.scheduler.park()
+            lent.append(bool(self.array._buffers[0].exports))
+
+    Borrower(x)
+    del x
+    finish(platform)
+    assert lent == [True]
+    platform.devices[1].memory.wait_for_all_parked()
+    assert platform.devices[1].memory_stats()["bytes_in_use"] == before
+
+
 @pytest.mark.order(once=True)
 def test_the_stream_that_the_interface_names_waits_for_the_values(platform):
     device = platform.devices[1]
