@@ -92,7 +92,8 @@ class Host(Memory):
 
     def _bound_run_ahead(self) -> None:
         run_ahead = self._run_ahead
-        forget_done(run_ahead)
+        if run_ahead and run_ahead[0].done:
+            forget_done(run_ahead)
         while len(run_ahead) > RUN_AHEAD:
             oldest = run_ahead[0]
             self.wait(oldest, RUN_AHEAD_WAIT)  # an interrupt may end it: what is unfinished stays known

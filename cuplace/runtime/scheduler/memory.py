@@ -90,8 +90,11 @@ class Memory(Rules):
 
     def _park(self, most: int | None = _POLL) -> None:
         graveyard, kept = self.graveyard, self._kept
-        forget_done(self._run_ahead)
-        forget_done(self._marks)
+        run_ahead, marks = self._run_ahead, self._marks
+        if run_ahead and run_ahead[0].done:
+            forget_done(run_ahead)
+        if marks:
+            forget_done(marks)
         uses: Uses | None = None
         try:
             while graveyard:
