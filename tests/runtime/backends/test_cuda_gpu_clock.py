@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -77,6 +78,17 @@ def held_clock(cuda, modules, monkeypatch, held):
     latch = cuda.scheduler.hold(compute)
     compute.lane.gpu.lane("clock", 0).wait(compute.record(0))
     return clock or clock_of(cuda, modules), latch, compute.lane
+
+
+def test_a_mark_is_waited_for(cuda, modules):
+    clock = clock_of(cuda, modules)
+    latch = cuda.scheduler.hold(cuda.devices[0].compute)
+    mark = clock.mark(cuda.devices[0].compute.lane)
+    threading.Timer(0.05, latch.release).start()
+    assert clock.after(mark) is None
+    clock.wait(mark)
+    assert clock.after(mark) >= 0
+    clock.close()
 
 
 def test_an_anchor_whose_stream_is_held_is_given_up(cuda, modules, monkeypatch):
