@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,33 @@ def test_handles_of_events_are_used_again(cuda: Platform) -> None:
     assert len(lane.gpu.spare_events) == before - 1
     del event
     assert len(lane.gpu.spare_events) == before
+
+
+def test_a_handle_is_not_used_again_while_something_keeps_its_event(cuda: Platform) -> None:
+    """A destructor of the same garbage may: that of the event has been called then."""
+    device = cuda.devices[0]
+    lane, free = lane_of(cuda), device.download
+    kept: list[Any] = []
+
+    class Keeper:
+        def __init__(self, event: Any) -> None:
+            self.itself, self.event = self, event
+
+        def __del__(self) -> None:
+            kept.append(self.event)
+
+    latch = cuda.scheduler.hold(device.compute)
+    Keeper(lane.record(device.compute, 0))
+    gc.collect()
+    later = [free.record(0) for _ in range(3)]
+    assert kept[0].handle not in [event.handle for event in later]
+    assert all(cuda.backend.query(event) for event in later)
+    assert not cuda.backend.query(kept[0])
+    latch.release()
+    cuda.backend.synchronize(kept[0])
+    handle = int(kept.pop().handle)
+    again = [free.record(0) for _ in range(len(lane.gpu.spare_events))]
+    assert handle in [event.handle for event in again]
 
 
 def test_a_record_that_fails_keeps_its_handle(cuda: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
