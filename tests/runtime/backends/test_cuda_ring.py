@@ -231,6 +231,33 @@ def test_a_block_that_a_destructor_took_meanwhile_is_not_handed_out_twice() -> N
     assert not overlap(first, other)
 
 
+def test_a_block_that_a_destructor_used_meanwhile_is_not_handed_out_before_its_copy_is_complete() -> None:
+    """It is where it was before, with another copy."""
+
+    class Busy(Driver):
+        destructor: Callable[[], None] | None = None
+
+        def query(self, event: Copy) -> bool:
+            destructor, self.destructor = self.destructor, None
+            done = event.done
+            if destructor is not None:
+                destructor()
+            return done
+
+    driver, pending = Busy(), Copy()
+    ring = driver.ring(64 * MIB)
+    first = ring.acquire(1000)
+    for take in (lambda: ring.acquire(1000), lambda: ring.acquire(3 * MIB)):
+        pending.done = False
+        ring.release(first, (Copy(done=True),))
+        driver.destructor = lambda: ring.release(ring.acquire(1000), (pending,))
+        other = take()
+        assert not overlap(first, other)
+        ring.release(other, (Copy(done=True),))
+        pending.done = True
+        first = ring.acquire(1000)
+
+
 def test_a_stream_gets_no_block_while_all_are_held() -> None:
     """Of those that are held nobody knows the events yet."""
     ring = Driver().ring(MIB)

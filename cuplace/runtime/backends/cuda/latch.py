@@ -130,11 +130,13 @@ class Latches:
         if not self._free_slots:
             page = self._allocate(_SLOTS * _SLOT_BYTES)
             self._pages.append(page)
-            self._free_slots = [page + i * _SLOT_BYTES for i in range(_SLOTS)]
+            self._free_slots += [page + i * _SLOT_BYTES for i in range(_SLOTS)]
         return self._free_slots.pop()
 
     def _forget(self, latches: list[CudaLatch]) -> None:
-        for latch in latches:
-            latch.detach()
-            self._free_slots.append(latch.address)
-        self._in_use = [latch for latch in self._in_use if latch not in latches]
+        in_use = self._in_use
+        for latch in list(latches):
+            if latch in in_use:  # at once with the next line: else a destructor that holds a stream could do the same
+                in_use.remove(latch)
+                latch.detach()
+                self._free_slots.append(latch.address)

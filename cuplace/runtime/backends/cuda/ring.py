@@ -184,7 +184,7 @@ class PinnedRing:
             block = self._rested(size) or self._carved(size)
             if block is None:
                 block = self._oldest(at_least=size)
-                if block is None or not self._unrest(block):
+                if block is None or not self._unrest(block, block.turn):
                     return None
                 for event in block.events:
                     wait(event)
@@ -233,9 +233,10 @@ class PinnedRing:
         blocks = self._resting.get(size)
         while blocks:
             block = blocks[0]
+            turn = block.turn
             if not self._is_complete(block):
                 return None
-            if self._unrest(block):
+            if self._unrest(block, turn):
                 return block
         return None
 
@@ -275,8 +276,12 @@ class PinnedRing:
         """Cut complete blocks back into free ranges, for other sizes; how many they were."""
         count = 0
         for blocks in list(self._resting.values()):
-            while blocks and self._is_complete(block := blocks[0]):
-                if self._unrest(block):
+            while blocks:
+                block = blocks[0]
+                turn = block.turn
+                if not self._is_complete(block):
+                    break
+                if self._unrest(block, turn):
                     block.slab.put_back(block.start, block.nbytes)
                     count += 1
         return count
@@ -284,10 +289,11 @@ class PinnedRing:
     def _is_complete(self, block: PinnedBlock) -> bool:
         return all(map(self._query, block.events))
 
-    def _unrest(self, block: PinnedBlock) -> bool:
-        """Take out the first of the resting blocks of its size, if it still is ``block``."""
+    def _unrest(self, block: PinnedBlock, turn: int) -> bool:
+        """Take out the first of the resting blocks of its size, if it still is ``block``, and has not been used since
+        it came back in this turn: a destructor may have taken it and have given it back."""
         blocks = self._resting[block.nbytes]
-        if not blocks or blocks[0] is not block:
+        if not blocks or blocks[0] is not block or block.turn != turn:
             return False
         blocks.popleft()
         return True
