@@ -66,7 +66,8 @@ class Uses:
 
 
 class Arena:
-    """Blocks of one kind on one device. ``home`` is the stream in whose order its blocks are reused, if any."""
+    """Blocks of one kind on one device. Its collections are iterated over as they were at that moment: a destructor
+    may change them meanwhile. ``home`` is the stream in whose order its blocks are reused, if any."""
 
     def __init__(self, memory: DeviceMemory, name: str, home: Stream | None) -> None:
         self.memory = memory
@@ -137,12 +138,12 @@ class Arena:
 
     def holds(self, block: Block) -> bool:
         """Whether a dead block has yet to be released."""
-        return block in self.live and not any(block is parked for parked, _ in self.parked)
+        return block in self.live and not any(block is parked for parked, _ in list(self.parked))
 
     def take_in_lost(self) -> None:
         """Take in the blocks that an interrupt has lost before anything used them: they count as alive, and nobody
         holds them."""
-        self.live.difference_update([block for block, _ in self.parked])
+        self.live.difference_update([block for block, _ in list(self.parked)])
         for count, block in _held(self.live):
             if count == _UNHELD:
                 self.release(block, ())
@@ -171,7 +172,7 @@ class ForeignArena(Arena):
         block.storage = None
 
     def holds(self, block: Block) -> bool:
-        return block.storage is not None and not any(block is parked for parked, _ in self.parked)
+        return block.storage is not None and not any(block is parked for parked, _ in list(self.parked))
 
 
 class DeviceMemory:
@@ -312,7 +313,7 @@ class DeviceMemory:
         arenas = self._counted()
         for arena in arenas:
             arena.take_in_lost()
-        self.in_use = self.parked_bytes + sum(block.nbytes for arena in arenas for block in arena.live)
+        self.in_use = self.parked_bytes + sum(block.nbytes for arena in arenas for block in tuple(arena.live))
 
     def collect(self, most: int | None = None) -> None:
         """Free the parked blocks that are complete; look at ``most`` of each arena, or at all."""
@@ -340,7 +341,7 @@ class DeviceMemory:
     def wait_for_all_parked(self) -> None:
         """Wait until every parked block has come back."""
         while self.parked:
-            self._wait_for([parked for arena in self._all() for parked in arena.parked])
+            self._wait_for([parked for arena in self._all() for parked in list(arena.parked)])
 
     def _poll(self) -> None:
         self.collect(_POLL)

@@ -154,7 +154,10 @@ class Detector:
         if isinstance(memory, int):
             return self._pages.setdefault(memory, History())
         while self._gone:
-            gone = self._gone.popleft().key
+            try:
+                gone = self._gone.popleft().key
+            except IndexError:  # another thread was quicker
+                break
             self._histories.pop(gone, None)
             self._references.pop(gone, None)
         key = id(memory)

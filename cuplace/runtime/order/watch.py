@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cuplace.runtime.backends.uncollected import Uncollected
 from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.order.detector import Detector
@@ -71,14 +72,16 @@ def watched_stream(plain: Any, watch: Watch) -> type:
         __slots__ = ()
 
         def wait(self, event: Any) -> None:
-            super().wait(event)
-            detector.waited(self, event)
+            with Uncollected():
+                super().wait(event)
+                detector.waited(self, event)
 
         def run(
             self, work: Any, reads: Sequence[Any], writes: Sequence[Any], scalars: Any, needs: Any, seconds: float,
             submission: Submission,
         ) -> None:  # fmt: skip
-            detector.works(self, submission, reads, writes)
+            with Uncollected():
+                detector.works(self, submission, reads, writes)
             super().run(work, reads, writes, scalars, needs, seconds, submission)
 
         def copy(
@@ -86,25 +89,29 @@ def watched_stream(plain: Any, watch: Watch) -> type:
             staging: Staging = NO_STAGING,
         ) -> None:  # fmt: skip
             packed = [memory for memory in staging if memory is not None]
-            detector.works(self, submission, (source,), (target, *packed))
+            with Uncollected():
+                detector.works(self, submission, (source,), (target, *packed))
             super().copy(source, target, path, needs, submission, staging)
 
         def upload(self, source: Any, target: Any, submission: Submission) -> None:
-            detector.reads_on_host(source, "reading the source of an upload", submission.line)
-            detector.works(self, submission, (), (target,))
+            with Uncollected():
+                detector.reads_on_host(source, "reading the source of an upload", submission.line)
+                detector.works(self, submission, (), (target,))
             super().upload(source, target, submission)
 
         def upload_packed(self, sources: Sequence[Any], targets: Sequence[Any], submission: Submission) -> None:
-            for source in sources:
-                detector.reads_on_host(source, "reading the source of an upload", submission.line)
-            detector.works(self, submission, (), targets)
+            with Uncollected():
+                for source in sources:
+                    detector.reads_on_host(source, "reading the source of an upload", submission.line)
+                detector.works(self, submission, (), targets)
             super().upload_packed(sources, targets, submission)
 
         def record(self, submission: int) -> Any:
-            event = super().record(submission)
-            if event is not None:
-                watch.follow(event, watched_event)
-            detector.recorded(self, event)
+            with Uncollected():
+                event = super().record(submission)
+                if event is not None:
+                    watch.follow(event, watched_event)
+                detector.recorded(self, event)
             return event
 
     return Watched
@@ -121,7 +128,8 @@ def watched_event(plain: Any, watch: Watch) -> type:
         def done(self) -> bool:
             found: bool = done.__get__(self)
             if found:
-                detector.completed(self)
+                with Uncollected():
+                    detector.completed(self)
             return found
 
         @done.setter
@@ -135,6 +143,10 @@ def watched_backend(plain: Any, watch: Watch) -> type:
     """A class of backends whose new streams are watched, and that tell what the host waits for and reads."""
     detector = watch.detector
 
+    def reads(array: Any) -> None:
+        with Uncollected():
+            detector.reads_on_host(array, "reading an array", caller())
+
     class Watched(plain):  # type: ignore[misc]
         __slots__ = ()
 
@@ -146,25 +158,27 @@ def watched_backend(plain: Any, watch: Watch) -> type:
         def query(self, event: Any) -> bool:
             found: bool = super().query(event)
             if found:
-                detector.completed(event)
+                with Uncollected():
+                    detector.completed(event)
             return found
 
         def synchronize(self, event: Any) -> None:
             super().synchronize(event)
-            detector.completed(event)
+            with Uncollected():
+                detector.completed(event)
 
         def host_view(self, array: Any) -> Any:
             host = super().host_view(array)
             if host is not None:
-                detector.reads_on_host(host, "reading an array", caller())
+                reads(host)
             return host
 
         def host_array(self, array: Any) -> Any:
-            detector.reads_on_host(array, "reading an array", caller())
+            reads(array)
             return super().host_array(array)
 
         def to_host(self, array: Any, device: Device) -> Any:
-            detector.reads_on_host(array, "reading an array", caller())
+            reads(array)
             return super().to_host(array, device)
 
     return Watched
@@ -180,12 +194,14 @@ def watched_pool(plain: Any, watch: Watch) -> type:
         def _new(self, size: int) -> Any:
             storage = super()._new(size)
             if storage.from_driver:
-                detector.is_new(storage.pointer.ptr, storage.nbytes)
+                with Uncollected():
+                    detector.is_new(storage.pointer.ptr, storage.nbytes)
             return storage
 
         def trim(self) -> int:
             returned: int = super().trim()
-            detector.all_completed()
+            with Uncollected():
+                detector.all_completed()
             return returned
 
     return Watched

@@ -23,6 +23,7 @@ from cuplace.runtime.backends.base import Event, Work
 from cuplace.runtime.backends.condition import Condition
 from cuplace.runtime.backends.cpu.blas import SingleThreadedBlas
 from cuplace.runtime.backends.interrupts import Uninterrupted, is_interrupt
+from cuplace.runtime.backends.uncollected import Uncollected
 from cuplace.runtime.device import Device
 from cuplace.runtime.staging import NO_STAGING, Staging
 from cuplace.runtime.submission import Submission
@@ -249,7 +250,7 @@ class Pool:
         try:
             while not event.done:
                 if self._ready:
-                    with Uninterrupted():
+                    with Uninterrupted(), Uncollected():  # a destructor might wait for the work that it interrupts
                         self._run_one()
                 else:
                     self._wait_for_change(event)

@@ -195,7 +195,7 @@ class Lane:
 
     def unfinished(self) -> list[Submission]:
         """The latest submissions that are not known to be complete."""
-        return [submission for seq, submission in self.recent if seq > self.completed]
+        return [submission for seq, submission in list(self.recent) if seq > self.completed]
 
     def finish(self) -> None:
         """Wait for the end of all work, letting other threads work meanwhile."""

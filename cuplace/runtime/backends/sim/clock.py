@@ -46,7 +46,7 @@ class Timed:
 
 
 class VirtualClock:
-    """The clock of one platform. Its callers hold the engine's lock.
+    """The clock of one platform. Its callers hold the engine's lock, and let no garbage be collected meanwhile.
 
     Attributes:
         host: what time it is for the host, in seconds.

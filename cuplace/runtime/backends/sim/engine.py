@@ -17,6 +17,7 @@ from cuplace.runtime.backends.interrupts import Uninterrupted
 from cuplace.runtime.backends.sim.clock import VirtualClock
 from cuplace.runtime.backends.sim.links import Demand
 from cuplace.runtime.backends.sim.stream import Item, SimLatch, SimStream
+from cuplace.runtime.backends.uncollected import Uncollected
 
 EAGERNESS = (0.0, 0.0, 0.1, 0.5, 0.9, 1.0)
 """Chance that an item runs at an enqueue, one of which a seed chooses: from fully lazy to fully eager."""
@@ -34,7 +35,7 @@ class Engine:
 
     def append(self, stream: SimStream, item: Item, demand: Demand, latch: SimLatch | None = None) -> None:
         """Queue an item, then run some, as many as this seed's eagerness and chance want."""
-        with self.changed:
+        with self.changed, Uncollected():
             last = stream.last
             after = [event.timed for event in item.waits] if last is None else [
                 last.timed, *[event.timed for event in item.waits]
@@ -66,14 +67,14 @@ class Engine:
                 if not any(latch.held for stream in self._busy for latch in stream.latches.values()):
                     raise errors.DeadlockError(f"nothing can run, but {event.record} is not complete")
                 self.changed.wait()
-            with Uninterrupted():
+            with Uninterrupted(), Uncollected():
                 self.clock.wait(event.timed)
                 _tell_host(event)
             self._run_some()
 
     def release(self, latch: SimLatch, item: Item) -> None:
         """Open a latch."""
-        with self.changed, Uninterrupted():
+        with self.changed, Uninterrupted(), Uncollected():
             if latch.held:
                 latch.held = False
                 self.clock.open(item.timed)
@@ -94,17 +95,18 @@ class Engine:
 
     def take(self, demand: Demand) -> None:
         """The host does something that takes its time."""
-        with self.changed, Uninterrupted():
+        with self.changed, Uninterrupted(), Uncollected():
             self.clock.take(demand)
 
     def step(self) -> bool:
         """Run one item, chosen by the seed among the heads that may run; False if there is none."""
-        ready = [stream for stream in list(self._busy) if _may_run(stream)]
-        if not ready:
-            return False
-        with Uninterrupted():
-            self._run_head(self._random.choice(ready))
-        return True
+        with Uncollected():  # a destructor might wait for the very item that runs
+            ready = [stream for stream in list(self._busy) if _may_run(stream)]
+            if not ready:
+                return False
+            with Uninterrupted():
+                self._run_head(self._random.choice(ready))
+            return True
 
     def _run_some(self) -> None:
         with self.changed:
@@ -119,9 +121,9 @@ class Engine:
             self._busy.pop(stream, None)  # a destructor that computes may have done so
         stream.latches.pop(item, None)
         item.error = _call(item)
+        item.finished = True  # before what it held is dropped: a destructor may wait for it
         item.call = None
         item.needs = ()
-        item.finished = True
         self.changed.notify_all()
 
 
