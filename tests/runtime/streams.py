@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from cuplace.runtime.backends.base import Stream
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.device import Device
 from cuplace.runtime.memory import COMPUTE, TRANSFER
 from cuplace.runtime.platform import Platform
+from cuplace.runtime.submission import Submission
 from cuplace.runtime.task import ComputeTask, CopyTask
 from tests.memory import address_of
 
@@ -75,6 +77,12 @@ def move(source: Buffer, device: Device) -> Buffer:
     stream = source.device.transfer_to(device)
     device.scheduler.submit_moves([(copy_task(source), stream, source, target)])
     return target
+
+
+def copy_behind_its_back(stream: Stream, source: Any, target: Any) -> None:
+    """Work of a borrower, which the scheduler does not know: a copy between two arrays."""
+    task = CopyTask(None, None, "local", target.nbytes)
+    stream.copy(source, target, "local", (), Submission(-1, task, stream, (), (), (), None, 0))
 
 
 def share_a_queue(one: Any, other: Any) -> bool:

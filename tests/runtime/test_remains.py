@@ -15,9 +15,21 @@ from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.submission import Submission
-from cuplace.runtime.task import LATCH, CopyTask
+from cuplace.runtime.task import LATCH
 from tests.memory import host_values
-from tests.runtime.streams import ADD_ONE, compute, copy_task, failing, finish, move, new, put, read, used
+from tests.runtime.streams import (
+    ADD_ONE,
+    compute,
+    copy_behind_its_back,
+    copy_task,
+    failing,
+    finish,
+    move,
+    new,
+    put,
+    read,
+    used,
+)
 
 pytestmark = pytest.mark.order(once=True)
 
@@ -36,18 +48,21 @@ class Cycle:
         self.dying(self.kept)
 
 
+def make_garbage(first: str, make: Callable[[], Any], dying: Callable[[Any], None]) -> None:
+    """A cycle and what it keeps. Collections call the destructors of older objects first: of which is ``first``."""
+    if first == "buffer":
+        Cycle(make(), dying)
+    else:
+        cycle = Cycle(None, dying)
+        cycle.kept = make()
+
+
 @pytest.fixture(autouse=True)
 def _collects_by_hand() -> Any:
     gc.collect()
     gc.disable()
     yield
     gc.enable()
-
-
-def copy_behind_its_back(stream: Stream, source: Any, target: Any) -> None:
-    """Work of a borrower, which the scheduler does not know."""
-    task = CopyTask(None, None, "local", target.nbytes)
-    stream.copy(source, target, "local", (), Submission(-1, task, stream, (), (), (), None, 0))
 
 
 def hold_behind_its_back(stream: Stream) -> Latch:
@@ -84,20 +99,13 @@ def test_a_destructor_uses_buffers_of_its_own_garbage(platform: Platform, first:
     device = platform.devices[0]
     found, later = [], []
 
-    def dying(kept: list[Buffer]) -> None:
+    def dying(buffer: Buffer) -> None:
         later.extend(put(device, VALUES * 7) for _ in range(4))
-        later.extend(new(device, kept[0], TRANSFER) for _ in range(4))
-        found.extend([read(compute(ADD_ONE, kept[0])), read(kept[0])])
+        later.extend(new(device, buffer, TRANSFER) for _ in range(4))
+        found.extend([read(compute(ADD_ONE, buffer)), read(buffer)])
 
     before = used(platform)
-    if first == "buffer":
-        buffer = put(device, VALUES)
-        Cycle([buffer], dying)
-        del buffer
-    else:
-        cycle = Cycle([], dying)
-        cycle.kept.append(put(device, VALUES))
-        del cycle
+    make_garbage(first, lambda: put(device, VALUES), dying)
     gc.collect()
     np.testing.assert_array_equal(found[0], VALUES + 1)
     np.testing.assert_array_equal(found[1], VALUES)
@@ -137,12 +145,7 @@ def test_a_kept_buffer_is_garbage_once_more(platform: Platform, first: str) -> N
     Cycle(put(device, VALUES), kept.append)
     gc.collect()
     platform.scheduler.park()
-    if first == "buffer":
-        Cycle(kept.pop(), dying)
-    else:
-        cycle = Cycle(None, dying)
-        cycle.kept = kept.pop()
-        del cycle
+    make_garbage(first, kept.pop, dying)
     gc.collect()
     later.extend(put(device, VALUES * 9) for _ in range(4))
     np.testing.assert_array_equal(found[0], VALUES + 1)

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import pytest
 
-from cuplace.runtime.backends.base import Stream
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
-from cuplace.runtime.submission import Submission
-from cuplace.runtime.task import CopyTask
 from tests.memory import host_values
-from tests.runtime.streams import ADD_ONE, compute, failing, new, put, read
+from tests.runtime.streams import ADD_ONE, compute, copy_behind_its_back, failing, new, put, read
 
 pytestmark = pytest.mark.order(once=True)
 
 VALUES = np.arange(12, dtype=np.int64)
-
-
-def copies(stream: Stream, source: Any, target: Any) -> None:
-    """Work of a borrower, enqueued behind the scheduler's back."""
-    task = CopyTask(None, None, "local", target.nbytes)
-    stream.copy(source, target, "local", (), Submission(-1, task, stream, (), (), (), None, 0))
 
 
 @pytest.mark.order
@@ -35,7 +24,7 @@ def test_the_end_of_a_loan_is_what_its_stream_has_enqueued_by_then(platform: Pla
     read(buffer)
     latch = scheduler.hold(theirs)
     loan = scheduler.lend_out(buffer, theirs, theirs)
-    copies(theirs, buffer.array, seen.array)
+    copy_behind_its_back(theirs, buffer.array, seen.array)
     del loan
     with scheduler.log.record() as records:
         scheduler.upload(buffer, VALUES * 7)
@@ -55,7 +44,7 @@ def test_a_borrowers_stream_waits_for_what_it_borrows(platform: Platform) -> Non
     latch = scheduler.hold(device.compute)
     buffer = compute(ADD_ONE, source)
     loan = scheduler.lend_out(buffer, theirs, theirs)
-    copies(theirs, buffer.array, seen.array)
+    copy_behind_its_back(theirs, buffer.array, seen.array)
     latch.release()
     scheduler.drain([theirs])
     np.testing.assert_array_equal(host_values(seen.array), VALUES + 1)
@@ -74,7 +63,7 @@ def test_the_memory_of_a_dropped_buffer_stays_until_its_loan_ends(platform: Plat
     del buffer
     later = [put(device, VALUES * i) for i in range(3)]
     latch = scheduler.hold(theirs)
-    copies(theirs, array, seen.array)
+    copy_behind_its_back(theirs, array, seen.array)
     del loan
     scheduler.park()
     later += [put(device, VALUES * i) for i in range(3)]

@@ -1,7 +1,7 @@
 """Uncollected: code that no garbage collection interrupts, and so no destructor that computes.
 
-For the simulator and the race detector, whose steps are many and short. What is there for speed bears destructors
-instead: switching collections off is seen by all threads.
+For the simulator and the race detector, whose steps are many and short, and for work that a waiting thread does. What
+is there for speed bears destructors instead: switching collections off is seen by all threads.
 """
 
 from __future__ import annotations

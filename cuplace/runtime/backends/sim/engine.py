@@ -82,7 +82,7 @@ class Engine:
 
     def finish(self, streams: Iterable[SimStream]) -> None:
         """Open all latches, run what is left and wait for it."""
-        with self.changed:
+        with self.changed, Uncollected():
             for stream in streams:
                 for item, latch in list(stream.latches.items()):
                     self.release(latch, item)
