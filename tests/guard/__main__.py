@@ -8,10 +8,18 @@ detectors are off; with ``--note`` it notes what was killed in ``killed.tsv``, f
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
+from typing import Any
 
-from tests.guard.guard import Worker, chosen, explained, known, note_killed, orders, row
-from tests.guard.sites import find_sites
+from tests.guard.guard import Outcome, Worker, Workers, chosen, explained, known, note_killed, orders, row
+from tests.guard.sites import Site, find_sites
+
+
+def tried(worker: Worker, site: Site, *, values: bool, **ways: Any) -> tuple[Outcome, Outcome | None]:
+    """What became of the mutant of a site, and of it without detectors, if wanted."""
+    outcome = worker.try_mutant(site, **ways)
+    return outcome, worker.try_mutant(site, only_values=True, **ways) if values and orders(site) else None
 
 
 def main() -> int:
@@ -20,24 +28,25 @@ def main() -> int:
     parser.add_argument("--values", action="store_true", help="look for wrong values, too, without detectors")
     parser.add_argument("--note", action="store_true", help="note what was killed")
     parser.add_argument("--open", action="store_true", help="only what is neither noted as killed nor explained")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many mutants at a time")
     parser.add_argument("--quick", action="store_true", help="on few seeds, and for at most a minute each")
+    parser.add_argument("--seconds", type=float, default=600.0, help="of computing for each, at most (600)")
     parser.add_argument("--tests", nargs="+", help="only these files, or FILE::TEST")
     options = parser.parse_args()
     reasons, survivors, sites = explained(), 0, find_sites()
     settled = {*reasons, *known()} if options.open else set()
-    ways = {"quick": True, "seconds": 60.0} if options.quick else {}
+    ways: dict[str, Any] = {"seconds": options.seconds}
+    if options.quick:
+        ways = {"quick": True, "seconds": min(options.seconds, 60.0)}
     if options.tests:
         ways["stages"] = [options.tests]
-    with Worker() as worker:
-        for site in chosen(sites, options.words):
-            if site.key in settled:
-                continue
-            outcome = worker.try_mutant(site, **ways)
-            value = worker.try_mutant(site, only_values=True) if options.values and orders(site) else None
-            survivors += not outcome.killed and site.key not in reasons
-            print(row(outcome, value, reasons.get(site.key)), flush=True)
+    wanted = [site for site in chosen(sites, options.words) if site.key not in settled]
+    with Workers(options.jobs) as workers:
+        for outcome, value in workers.map(functools.partial(tried, values=options.values, **ways), wanted):
+            survivors += not outcome.killed and outcome.site.key not in reasons
+            print(row(outcome, value, reasons.get(outcome.site.key)), flush=True)
             if options.note:
-                note_killed([outcome], sites)
+                note_killed(outcome, value, sites)
     print(f"{survivors} survivors")
     return int(survivors > 0)
 

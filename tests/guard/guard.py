@@ -8,16 +8,20 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import queue
 import random
 import subprocess
 import sys
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tests.guard.sites import ROOT, Site
+
+T = TypeVar("T")
 
 RANDOM = ("tests/order/test_random_programs.py", "tests/runtime/test_scheduler_order.py")
 RULES = ("tests/runtime/test_scheduler_rules.py",)
@@ -76,19 +80,19 @@ class Outcome(NamedTuple):
         return self.how not in ("survived", "stopped")
 
 
-def stages_for(site: Site) -> list[tuple[str, ...]]:
+def stages_for(site: Site, *, only_values: bool = False) -> list[tuple[str, ...]]:
     """The tests that killed what is next to the site, the files that kill quickly, and then all others with tests
     marked `order`."""
     stages = next(stages for start, stages in STAGES.items() if site.path.startswith(start))
     named = {file for files in stages for file in files}
     rest = tuple(file for file in marked_files() if file not in named)
-    return [stage for stage in (neighbours(site), *stages, rest) if stage]
+    return [stage for stage in (neighbours(site, only_values=only_values), *stages, rest) if stage]
 
 
-def neighbours(site: Site) -> tuple[str, ...]:
+def neighbours(site: Site, *, only_values: bool = False) -> tuple[str, ...]:
     """The tests that killed the mutant of the site before, those of the same function, and of the same file."""
     tests: Counter[str] = Counter()
-    for key, test in known().items():
+    for key, test in (known_values() if only_values else known()).items():
         path, function, _ = key.split("::", 2)
         if path == site.path:
             tests[test] += 1000 if key == site.key else 100 if function == site.function else 1
@@ -128,8 +132,8 @@ class Worker:
         """Run tests against the mutant of a site until one kills it, for at most so many seconds."""
         mutation = {"module": site.module, "path": site.path, "place": site.place, "mutant": site.mutant}
         request = {
-            "site": mutation, "stages": stages_for(site), "platforms": platforms_for(site), "options": [],
-            "only_values": only_values, "seconds": seconds, **more,
+            "site": mutation, "stages": stages_for(site, only_values=only_values), "only_values": only_values,
+            "platforms": platforms_for(site), "options": [], "seconds": seconds, **more,
         }  # fmt: skip
         found = self.ask(request)
         if found["how"] in ("crash", "hang"):  # what tests before have left may be why: once more, by itself
@@ -146,6 +150,36 @@ class Worker:
         return reply
 
 
+class Workers:
+    """Several workers, each of which tries one mutant at a time."""
+
+    def __init__(self, count: int) -> None:
+        self._all = [Worker() for _ in range(count)]
+        self._free = queue.SimpleQueue[Worker]()
+        for worker in self._all:
+            self._free.put(worker)
+
+    def __enter__(self) -> Workers:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        for worker in self._all:
+            worker.__exit__(*exception)
+
+    def map(self, trial: Callable[[Worker, Site], T], sites: Iterable[Site]) -> Iterator[T]:
+        """What came out of each trial, in the order of the sites."""
+
+        def with_a_worker(site: Site) -> T:
+            worker = self._free.get()
+            try:
+                return trial(worker, site)
+            finally:
+                self._free.put(worker)
+
+        with ThreadPoolExecutor(len(self._all)) as threads:
+            yield from threads.map(with_a_worker, sites)
+
+
 def orders(site: Site) -> bool:
     """Whether the mutant lacks an order between accesses, so that some value can be wrong without it."""
     return site.kind in ("wait", "record", "note", "query") or (site.mutant == "()" and site.kind == "park")
@@ -159,18 +193,31 @@ def explained() -> dict[str, str]:
 
 def known() -> dict[str, str]:
     """By the key of a site, a test that has killed its mutant before."""
-    text = (Path(__file__).parent / "killed.tsv").read_text()
-    return dict(line.split("\t") for line in text.splitlines())
+    return {key: test for key, test, _ in _noted()}
 
 
-def note_killed(outcomes: Iterable[Outcome], sites: Iterable[Site]) -> None:
-    """Add what was killed to `known`, and drop what is not there any more."""
+def known_values() -> dict[str, str]:
+    """By the key of a site, a test that has found a wrong value before, without detectors."""
+    return {key: test for key, _, test in _noted() if test}
+
+
+def _noted() -> list[tuple[str, str, str]]:
+    rows = (line.split("\t") for line in (Path(__file__).parent / "killed.tsv").read_text().splitlines())
+    return [(key, test, value) for key, test, value in rows]
+
+
+def note_killed(outcome: Outcome, value: Outcome | None, sites: Iterable[Site]) -> None:
+    """Add what was killed to `known` and `known_values`, and drop what is not there any more."""
     keys = {site.key for site in sites}
-    killed = [outcome for outcome in outcomes if outcome.killed and outcome.test]
-    found = {outcome.site.key: outcome.test.partition("[")[0] for outcome in killed}
-    rows = {key: test for key, test in {**known(), **found}.items() if key in keys}
-    text = "".join(f"{key}\t{test}\n" for key, test in sorted(rows.items()))
+    tests, values = known() | _by_key(outcome), known_values() | _by_key(value)
+    rows = [(key, test, values.get(key, "")) for key, test in sorted(tests.items()) if key in keys]
+    text = "".join("\t".join(row) + "\n" for row in rows)
     (Path(__file__).parent / "killed.tsv").write_text(text)
+
+
+def _by_key(outcome: Outcome | None) -> dict[str, str]:
+    found = outcome is not None and outcome.killed and outcome.test
+    return {outcome.site.key: outcome.test.partition("[")[0]} if outcome is not None and found else {}
 
 
 def row(outcome: Outcome, value: Outcome | None = None, reason: str | None = None) -> str:
