@@ -211,8 +211,10 @@ def note_killed(outcome: Outcome, value: Outcome | None, sites: Iterable[Site]) 
     keys = {site.key for site in sites}
     tests, values = known() | _by_key(outcome), known_values() | _by_key(value)
     rows = [(key, test, values.get(key, "")) for key, test in sorted(tests.items()) if key in keys]
-    text = "".join("\t".join(row) + "\n" for row in rows)
-    (Path(__file__).parent / "killed.tsv").write_text(text)
+    file = Path(__file__).parent / "killed.tsv"
+    new = file.with_suffix(".new")
+    new.write_text("".join("\t".join(row) + "\n" for row in rows))
+    new.replace(file)  # at once: others may be reading it
 
 
 def _by_key(outcome: Outcome | None) -> dict[str, str]:
