@@ -23,8 +23,9 @@ from cuplace.runtime.machine import Machine
 from cuplace.runtime.platform import Platform, open_platform
 from cuplace.runtime.presets import PRESETS
 from cuplace.runtime.task import CopyTask
-from cuplace.transfer.execute import move, upload
+from cuplace.transfer.execute import move
 from cuplace.transfer.plan import TransferPlan, plan_move
+from cuplace.transfer.upload import upload
 
 from .harness import Bench, Benchmark, Column, Result, Row, Table, WrongOption
 

@@ -17,8 +17,9 @@ from cuplace.errors import (
 )
 from cuplace.runtime.caller import caller
 from cuplace.runtime.guard import armed, transfer_guard_host_to_device
-from cuplace.transfer.execute import gather_to_host, upload
+from cuplace.transfer.execute import gather_to_host
 from cuplace.transfer.guarded import judge_fetch, judge_upload
+from cuplace.transfer.upload import upload
 
 if TYPE_CHECKING:
     from cuplace.array.array import Array

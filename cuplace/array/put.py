@@ -33,9 +33,10 @@ from cuplace.runtime.context import context_mesh, current_default_device
 from cuplace.runtime.device import Device
 from cuplace.runtime.guard import armed
 from cuplace.transfer.batch import Batch
-from cuplace.transfer.execute import move, upload
+from cuplace.transfer.execute import move
 from cuplace.transfer.guarded import judge_move, judge_upload
 from cuplace.transfer.plan import plan_move
+from cuplace.transfer.upload import upload
 
 _PLACES = frozenset({NamedSharding, SingleDeviceSharding, Device})
 _LEAVES = frozenset({Array, np.ndarray, bool, int, float, complex})

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
-from cuplace.runtime.task import CopyTask, Task
+from cuplace.runtime.task import Task
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, StoragePool, Stream
@@ -105,10 +105,7 @@ class _FailingTask(Task):
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
         needs: Sequence[Event], submission: Submission,
     ) -> None:  # fmt: skip
-        sources, targets = [buffer.array for buffer in reads], [buffer.array for buffer in writes]
-        if isinstance(self._task, CopyTask):
-            source, target = self._task.boxes(reads[0], writes[0])
-            sources, targets = [source], [target, *targets[1:]]  # behind the target is memory to pack into
+        sources, targets = self._task.arrays(reads, writes)
         stream.run(self._fail, sources, targets, scalars, needs, 0.0, submission)
 
     def _fail(self, reads: list[Any], writes: list[Any], scalars: tuple[Any, ...]) -> None:

@@ -64,6 +64,10 @@ class Task:
     ) -> None:  # fmt: skip
         raise NotImplementedError
 
+    def arrays(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> tuple[list[Any], list[Any]]:
+        """What it reads, and what it writes."""
+        return list(map(_array, reads)), list(map(_array, writes))
+
 
 LATCH = Task("latch", "latch")
 
@@ -123,8 +127,12 @@ class CopyTask(Task):
             staging = Staging(*[next(memory) if packed else None for packed in self.packs])
             stream.copy(source, target, self.path, needs, submission, staging)
 
+    def arrays(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> tuple[list[Any], list[Any]]:
+        source, target = self.boxes(reads[0], writes[0])
+        return [source], [target, *map(_array, writes[1:])]  # behind the target is memory to pack into
+
     def boxes(self, source: Buffer, target: Buffer) -> tuple[Any, Any]:
-        """What it reads and what it writes."""
+        """The boxes that it copies from and to."""
         from_box, to_box = source.array, target.array
         if self.source_slices is not None:
             from_box = from_box[self.source_slices]
@@ -148,3 +156,26 @@ class PackedUpload(Task):
     ) -> None:  # fmt: skip
         sources, self._sources = self._sources, ()  # records of submissions keep their tasks
         stream.upload_packed(sources, list(map(_array, writes)), submission)
+
+
+class PartUpload(Task):
+    """An upload of a host array to a box of a buffer; None for slices means the whole buffer."""
+
+    __slots__ = ("_source", "_target_slices")
+
+    def __init__(self, source: np.ndarray[Any, Any], target_slices: tuple[slice, ...] | None, nbytes: int) -> None:
+        super().__init__("upload", "upload", nbytes, "host")
+        self._source: np.ndarray[Any, Any] | None = source
+        self._target_slices = target_slices
+
+    def enqueue(
+        self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
+        needs: Sequence[Event], submission: Submission,
+    ) -> None:  # fmt: skip
+        source, self._source = self._source, None  # records of submissions keep their tasks
+        assert source is not None
+        stream.upload(source, self.arrays(reads, writes)[1][0], submission)
+
+    def arrays(self, reads: Sequence[Buffer], writes: Sequence[Buffer]) -> tuple[list[Any], list[Any]]:
+        target = writes[0].array
+        return [], [target if self._target_slices is None else target[self._target_slices]]

@@ -11,8 +11,9 @@ from cuplace.array.array import Array
 from cuplace.array.dtypes import narrow
 from cuplace.runtime.caller import caller
 from cuplace.staging.steps import SegmentStep, Step, run_steps
-from cuplace.transfer.execute import move, upload
+from cuplace.transfer.execute import move
 from cuplace.transfer.plan import TransferPlan
+from cuplace.transfer.upload import upload
 
 if TYPE_CHECKING:
     from cuplace.array.key import OperandKey

@@ -33,8 +33,9 @@ from cuplace.staging.jit import function_name
 from cuplace.staging.kernel import READ, VALUE, WRITTEN, Kernel, Made, Source
 from cuplace.staging.operand import is_scalar
 from cuplace.staging.overwrite import ALONE, count_holders
-from cuplace.transfer.execute import move, upload
+from cuplace.transfer.execute import move
 from cuplace.transfer.guarded import judge_move, judge_upload
+from cuplace.transfer.upload import upload
 
 if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer

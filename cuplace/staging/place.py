@@ -15,8 +15,9 @@ from cuplace.staging.executable import Entry, Executable
 from cuplace.staging.home import Call, Home, find_home
 from cuplace.staging.operand import HostKey, ScalarKey
 from cuplace.staging.placed import lowering_for
-from cuplace.transfer.execute import move, upload
+from cuplace.transfer.execute import move
 from cuplace.transfer.plan import plan_move
+from cuplace.transfer.upload import upload
 
 if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer

@@ -4,30 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cuplace.transfer.execute import move_program, staged_together, upload_program
+from cuplace.transfer.execute import move_program, staged_together
+from cuplace.transfer.upload import SpreadProgram, find_program
 
 if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
     from cuplace.runtime.scheduler import Scheduler
-    from cuplace.transfer.execute import Copy, Host, MoveProgram, Staged, UploadProgram
+    from cuplace.transfer.execute import Copy, Host, MoveProgram, Staged
     from cuplace.transfer.plan import TransferPlan
+    from cuplace.transfer.upload import UploadProgram
 
 
 class Batch:
     """What is to be done for many arrays. Nothing happens before `run`.
 
-    All memory is there before anything is enqueued, all uploads are enqueued together, and so are all moves. Work of
+    All memory is there before anything is enqueued, all uploads are enqueued together, and so are all moves, those
+    that pass uploads on included. Work of
     other threads comes before or after the batch, not in between.
     """
 
     def __init__(self, max_bytes: int | None = None) -> None:
         """``max_bytes`` bounds the new memory of each device: target shards, and staging memory that moves share."""
         self._max_bytes = max_bytes
-        self._moves: list[tuple[int, MoveProgram, Sequence[Buffer], TransferPlan]] = []
+        self._moves: list[tuple[int, MoveProgram | SpreadProgram, Any, TransferPlan]] = []  # any: what it moves
         self._uploads: list[tuple[int, UploadProgram, Host]] = []
         self._count = 0
 
@@ -42,7 +45,11 @@ class Batch:
         Raises:
             RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
         """
-        self._uploads.append((self._next(), upload_program(sharding, host.shape), host))
+        program = find_program(host, sharding)
+        if isinstance(program, SpreadProgram):
+            self._moves.append((self._next(), program, host, program.plan))
+        else:
+            self._uploads.append((self._next(), program, host))
         return self._count - 1
 
     def run(self, line: Line | None) -> list[list[Buffer]]:
@@ -63,8 +70,8 @@ class Batch:
                 held.enter_context(scheduler.lock)
             for number, cut, host in self._uploads:
                 results[number] = cut.targets(host.dtype)
-            for number, program, buffers, plan in self._moves:
-                results[number] = program.targets(buffers, plan.dtype)
+            for number, program, values, plan in self._moves:
+                results[number] = program.targets(values, plan.dtype)
             staging = None if staged is None else staged.allocate()
             for scheduler in schedulers:
                 self._enqueue(scheduler, results, staging, line)
@@ -95,11 +102,11 @@ class Batch:
         after: list[int | None] = []
         memory: list[tuple[Buffer, ...]] = []
         seen = 0
-        for number, program, buffers, _ in self._moves:
+        for number, program, values, _ in self._moves:
             count = len(program.launches)
             if program.scheduler is scheduler:
                 first = len(launches)
-                launches += program.copies(buffers, results[number])
+                launches += program.copies(values, results[number])
                 fed = program.after or (None,) * count
                 after += [None if feeding is None else first + feeding for feeding in fed]
                 memory += () if staging is None else staging[seen : seen + count]

@@ -1,8 +1,7 @@
-"""Doing what plans say: moves between devices, uploads from the host, gathers to the host. Only gathers wait."""
+"""Doing what plans say: moves between devices, and gathers to the host. Only gathers wait."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
@@ -15,7 +14,7 @@ from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.staging import Staging
 from cuplace.runtime.task import CopyTask
-from cuplace.transfer.plan import TransferPlan, plan_move
+from cuplace.transfer.plan import TransferPlan
 from cuplace.transfer.rounds import End, Rounds
 
 if TYPE_CHECKING:
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.host_memory import HostMemory
     from cuplace.runtime.scheduler import Scheduler
+    from cuplace.runtime.task import Task
 
 Host: TypeAlias = npt.NDArray[Any]
 
-Copy: TypeAlias = "tuple[CopyTask, Stream, Buffer, Buffer]"
-"""Task, stream, source and target."""
+Copy: TypeAlias = "tuple[Task, Stream, Buffer | None, Buffer]"
+"""Task, stream, source and target; no source where a task brings the values itself."""
 
 CACHED_PROGRAMS = 2048
 BYTE = np.dtype(np.uint8)
@@ -82,28 +82,6 @@ class Staged(NamedTuple):
         return [tuple([memory[slot] for slot in slots]) for slots in self.of_launches]
 
 
-class UploadProgram(NamedTuple):
-    """How a host array is cut for the devices of a sharding."""
-
-    scheduler: Scheduler
-    shard_shape: tuple[int, ...]
-    devices: tuple[Device | HostMemory, ...]
-    pieces: tuple[tuple[slice, ...] | None, ...]  # for each shard; None: the whole array
-
-    def targets(self, dtype: np.dtype[Any]) -> list[Buffer]:
-        """New memory for the shards, in mesh order."""
-        return self.scheduler.allocate_batch(self.devices, self.shard_shape, dtype, TRANSFER)
-
-    def shard_bytes(self, dtype: np.dtype[Any]) -> int:
-        """Bytes of each shard."""
-        return math.prod(self.shard_shape) * dtype.itemsize
-
-    def pairs(self, host: Host, targets: Sequence[Buffer]) -> list[tuple[Buffer, Host]]:
-        """Each target shard with its part of `host`."""
-        sources = [host if slices is None else host[slices] for slices in self.pieces]
-        return list(zip(targets, sources, strict=True))
-
-
 def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> list[Buffer]:
     """The target shards of `plan`, in mesh order; their copies are enqueued, and nothing is waited for.
 
@@ -118,18 +96,6 @@ def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> li
         staging = None if program.staging is None else program.staging.allocate()
         program.scheduler.submit_moves(program.copies(buffers, targets), line, program.after, staging)
     return targets
-
-
-def upload(host: Host, sharding: Sharding, line: Line | None) -> list[Buffer]:
-    """The shards of `host`, uploaded to the devices of `sharding`. `host` is read entirely during the call.
-
-    Raises:
-        RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
-    """
-    program = upload_program(sharding, host.shape)
-    buffers = program.targets(host.dtype)
-    program.scheduler.upload_batch(program.pairs(host, buffers), line)
-    return buffers
 
 
 def gather_to_host(
@@ -157,18 +123,11 @@ def gather_to_host(
     return host
 
 
-def forget_paths() -> None:
-    """Find out anew how copies travel, the next time that a plan is made or executed."""
-    plan_move.cache_clear()
-    move_program.cache_clear()
-    staged_together.cache_clear()
-
-
 @lru_cache(maxsize=CACHED_PROGRAMS)
 def move_program(plan: TransferPlan) -> MoveProgram:
     """The plan with everything looked up."""
     tos = plan.target.flat_devices
-    kinds = _kind(plan.source), _kind(plan.target)
+    kinds = kind_of(plan.source), kind_of(plan.target)
     aliased = {target for _, target in plan.aliases}
     packs = packs_of(plan)
     launches = tuple(
@@ -238,18 +197,6 @@ def _stream(source: Device, target: Device, kinds: tuple[str, str]) -> Stream:
     return target.upload if kinds[1] == DEVICE else target.host
 
 
-def _kind(sharding: Sharding) -> str:
+def kind_of(sharding: Sharding) -> str:
+    """The memory kind of its shards."""
     return sharding.memory_kind or DEVICE
-
-
-@lru_cache(maxsize=CACHED_PROGRAMS)
-def upload_program(sharding: Sharding, shape: tuple[int, ...]) -> UploadProgram:
-    """How an array of this shape is cut for a sharding.
-
-    Raises:
-        RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
-    """
-    layout = sharding.layout(shape)
-    devices = tuple(device.place(_kind(sharding)) for device in sharding.flat_devices)
-    pieces = tuple(None if layout.shard_shape == shape else box.slices() for box in layout.boxes)
-    return UploadProgram(devices[0].scheduler, layout.shard_shape, devices, pieces)

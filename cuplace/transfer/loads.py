@@ -7,6 +7,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from cuplace.runtime.topology import HOST_END
+
 if TYPE_CHECKING:
     from cuplace.runtime.topology import Port, Topology
 
@@ -95,13 +97,14 @@ def busiest(moved: Iterable[Copy] | Mapping[Pair, int], topology: Topology | Lin
 
 def estimate(
     copies: Sequence[Copy], topology: Topology | Links, earlier: Mapping[int, Sequence[int]] = NOTHING_EARLIER,
-    least: float | None = None,
+    least: float | None = None, reading: float = 0.0,
 ) -> float:  # fmt: skip
     """The seconds until all copies have ended, enqueued in this order.
 
     Each begins when it has been enqueued, the copy that it comes after and those that ``earlier`` names for its number
     have ended, and both of its ends are free; the ends of links are taken to serve one copy after the other.
-    ``least`` is what `busiest` says of the copies, where somebody has asked it.
+    ``least`` is what `busiest` says of the copies, where somebody has asked it. ``reading`` are the seconds that the
+    host needs for each byte of its own that it enqueues.
     """
     links = _links(topology)
     ways = [links[copy[:2]] for copy in copies]
@@ -109,8 +112,10 @@ def estimate(
     free = [0.0] * (len(links.ports) + 1)  # the last one stands for no port, which is always free
     ends: list[float] = []
     host = 0.0
-    for number, ((_, out, into, most, latency), (_, _, nbytes, after)) in enumerate(zip(ways, copies, strict=True)):
-        host += submit
+    for number, ((_, out, into, most, latency), (source, _, nbytes, after)) in enumerate(
+        zip(ways, copies, strict=True)
+    ):
+        host += submit + reading * nbytes if source == HOST_END else submit
         begin = host  # comparisons one by one: `max` takes several times as long
         if free[out] > begin:
             begin = free[out]
@@ -120,10 +125,10 @@ def estimate(
             begin = ends[after]
         if number in earlier:
             begin = max(begin, *[ends[other] for other in earlier[number]])
-        end = free[out] = begin + nbytes / most
+        end = free[out] = begin + latency + nbytes / most
         if into >= 0:
             free[into] = end
-        ends.append(end + latency)
+        ends.append(end)
     last = max(ends, default=0.0)
     return max(last, busiest(copies, links) if least is None else least)
 

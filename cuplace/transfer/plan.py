@@ -22,6 +22,7 @@ from cuplace.transfer.packed import Packed, find_packed
 from cuplace.transfer.path import HOST_PLATFORM, path_between
 from cuplace.transfer.relay import relayed
 from cuplace.transfer.rounds import End, Rounds
+from cuplace.transfer.spread import spread
 from cuplace.transfer.table import NOTHING, Ints, Table, cut, strides_of
 
 if TYPE_CHECKING:
@@ -131,6 +132,11 @@ class TransferPlan:
         return max(depth, default=0)
 
     @cached_property
+    def passes_on(self) -> bool:
+        """Whether some moves read what others have written."""
+        return bool((self._table.after != NOTHING).any())
+
+    @cached_property
     def seconds(self) -> float | None:
         """An estimate of the time until all is done, in seconds, from the call on; None where the speed of the
         links is not known: on GPUs and CPUs at hand, and of copies between devices and memory of the host."""
@@ -237,7 +243,7 @@ class TransferPlan:
         columns = self._table.sources, self._table.targets, self._table.after
         for source, target, after in zip(*map(np.ndarray.tolist, columns), strict=True):
             here, there = (froms if after == NOTHING else tos)[source], tos[target]
-            path = path_between(here, there, kinds)
+            path = path_between(here, there, kinds if after == NOTHING else (kinds[1], kinds[1]))
             yield self.topology.path(here.gpu, there.gpu) if path == "peer" else path
 
     def _source_slices(self) -> Iterable[Slices | None]:
@@ -293,8 +299,11 @@ def plan_move(
     places = Places(source.flat_devices, target.flat_devices, topology or topology_of(source.flat_devices[0]))
     held = np.array(source.tiling(len(shape)).blocks, dtype=np.int64) @ strides_of(old)
     table = direct_moves(cut(old, new, wanted), held, places)
-    if len(new.holders) < len(new.boxes) and _on_devices(source) and _on_devices(target):
-        table = relayed(table, held, places, dtype.itemsize) or table
+    if len(new.holders) < len(new.boxes) and _on_devices(target):
+        if _from_the_host(source, target):
+            table = spread(table, places, dtype.itemsize) or table
+        elif _on_devices(source):
+            table = relayed(table, held, places, dtype.itemsize) or table
     return TransferPlan(shape, dtype, source, target, aliases, places.topology, table)
 
 
@@ -302,7 +311,8 @@ def plan_upload(
     shape: tuple[int, ...], dtype: np.dtype[Any], target: Sharding, topology: Topology | None = None,
     max_bytes: int | None = None,
 ) -> TransferPlan:  # fmt: skip
-    """The plan for values of the caller's, which are in memory of the host: each shard comes from there.
+    """The plan for values of the caller's, which are in memory of the host: each shard comes from there, or, where
+    several devices need the same and that is quicker, from one of them that has got it.
 
     Raises:
         ValueError: the sharding does not fit the shape (the text is the sharding's own).
@@ -322,6 +332,11 @@ def bounded(plan: TransferPlan, max_bytes: int) -> TransferPlan:
     made = replace(plan, max_bytes=max_bytes)
     vars(made)["staging"] = staging  # as the cached property, which would find the same
     return made
+
+
+def _from_the_host(source: Sharding, target: Sharding) -> bool:
+    """Whether values of the caller's go to devices that have memory of their own."""
+    return source.flat_devices == (CALLER,) and target.flat_devices[0].platform != HOST_PLATFORM
 
 
 def _on_devices(sharding: Sharding) -> bool:

@@ -17,8 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cuplace.runtime.platform import Platform
-from cuplace.transfer.execute import move, upload
+from cuplace.transfer.execute import move
 from cuplace.transfer.plan import plan_move
+from cuplace.transfer.upload import upload
 from tests.transfer.machines import TOPOLOGIES
 from tests.transfer.shardings import transfers
 

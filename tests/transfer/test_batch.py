@@ -13,8 +13,8 @@ from cuplace.placement.sharding import SingleDeviceSharding
 from cuplace.runtime.config import config
 from cuplace.runtime.platform import open_platform
 from cuplace.transfer.batch import Batch
-from cuplace.transfer.execute import upload
 from cuplace.transfer.plan import plan_move
+from cuplace.transfer.upload import upload
 from tests.array.places import numbers, on, places
 from tests.transfer.shardings import transfers
 

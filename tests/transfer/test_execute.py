@@ -7,8 +7,9 @@ from cuplace.placement.sharding import NamedSharding, SingleDeviceSharding
 from cuplace.placement.spec import P
 from cuplace.runtime.topology import find_topology
 from cuplace.transfer.batch import Batch
-from cuplace.transfer.execute import gather_to_host, move, upload
+from cuplace.transfer.execute import gather_to_host, move
 from cuplace.transfer.plan import plan_move
+from cuplace.transfer.upload import upload
 from tests.runtime.streams import share_a_queue
 from tests.transfer.machines import NODE
 from tests.transfer.shardings import mesh

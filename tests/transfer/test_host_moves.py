@@ -16,8 +16,9 @@ from cuplace.placement.sharding import NamedSharding, Sharding, SingleDeviceShar
 from cuplace.placement.spec import P
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.platform import Platform
-from cuplace.transfer.execute import gather_to_host, move, upload
+from cuplace.transfer.execute import gather_to_host, move
 from cuplace.transfer.plan import plan_move
+from cuplace.transfer.upload import upload
 from tests.transfer.shardings import mesh, transfers
 
 pytestmark = pytest.mark.order(once=True)

@@ -13,8 +13,9 @@ from cuplace.placement.sharding import NamedSharding
 from cuplace.placement.spec import P
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.topology import find_topology
-from cuplace.transfer.execute import move, upload
+from cuplace.transfer.execute import move
 from cuplace.transfer.plan import TransferPlan, plan_move
+from cuplace.transfer.upload import upload
 from tests import fakecuda
 from tests.transfer.log import Ran, transfer_log
 from tests.transfer.machines import NODE, TOPOLOGIES

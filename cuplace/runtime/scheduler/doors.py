@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 Made = tuple[tuple[int, ...], "np.dtype[Any]", int]
 """What a task makes on each device: shape, dtype and bytes."""
 
+Launch = tuple[Task, "Stream", "Buffer | None", Buffer]
+"""A move: task, stream, source and target. Without a source it brings values of the host's; such moves are of plans in
+which others pass on what they bring."""
+
 
 class Scheduler(Lending):
     """Order for the devices of one platform. All doors take one re-entrant lock, ``lock``."""
@@ -108,10 +112,10 @@ class Scheduler(Lending):
         return result
 
     def submit_moves(
-        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], line: Line | None = None,
+        self, launches: Sequence[Launch], line: Line | None = None,
         after: Sequence[int | None] | None = None, staging: Sequence[tuple[Buffer, ...]] | None = None,
     ) -> None:  # fmt: skip
-        """Enqueue the moves of one plan: task, stream, source and target of each.
+        """Enqueue the moves of one plan.
 
         The plan promises that they write disjoint boxes: each waits for what was there before the plan, and none for
         another, unless ``after`` gives the number of an earlier one that writes all that it reads: it waits for that.
@@ -128,6 +132,7 @@ class Scheduler(Lending):
             try:
                 if after is None and staging is None:
                     for task, stream, source, target in launches:
+                        assert source is not None
                         event = enqueue(task, stream, (source,), (target,), (), line, now)
                         events = written.setdefault(target, [])
                         if event is not None:
@@ -143,7 +148,7 @@ class Scheduler(Lending):
                 for target, events in written.items():  # the latest of a stream may end elsewhere than these
                     target.writes = (*target.writes, *events)
                 for (_, stream, source, target), memory in zip(launches, staging or repeat(()), strict=False):
-                    self._note_latest(stream, (source,), (target, *memory))
+                    self._note_latest(stream, () if source is None else (source,), (target, *memory))
                 raise
             if self._run_ahead:
                 self._bound_run_ahead()
@@ -151,7 +156,7 @@ class Scheduler(Lending):
             self.host_wait([target for _, _, _, target in launches])
 
     def _enqueue_relays(
-        self, launches: Sequence[tuple[Task, Stream, Buffer, Buffer]], after: Sequence[int | None] | None,
+        self, launches: Sequence[Launch], after: Sequence[int | None] | None,
         staging: Sequence[tuple[Buffer, ...]] | None, line: Line | None, written: dict[Buffer, list[Event]],
         passed_on: dict[Buffer, dict[Stream, Event]],
     ) -> None:  # fmt: skip
@@ -163,7 +168,8 @@ class Scheduler(Lending):
             launches, after or none, staging or repeat(()), strict=False
         ):
             fed = None if feeding is None else ends[feeding]
-            event = self._enqueue(task, stream, (source,), (target, *memory), (), line, now, fed)
+            reads = () if source is None else (source,)
+            event = self._enqueue(task, stream, reads, (target, *memory), (), line, now, fed)
             ends.append(event)
             for buffer in memory:
                 buffer.uses.writes = () if event is None else (event,)
@@ -172,10 +178,11 @@ class Scheduler(Lending):
             if event is None:
                 continue
             events.append(event)
-            if feeding is None:
-                note_read(source, stream, event)
-            else:
-                passed_on.setdefault(source, {})[stream] = event
+            for buffer in reads:
+                if feeding is None:
+                    note_read(buffer, stream, event)
+                else:
+                    passed_on.setdefault(buffer, {})[stream] = event
 
     def upload(self, buffer: Buffer, source: np.ndarray[Any, Any], line: Line | None = None) -> None:
         """Enqueue a copy of ``source`` (cast to the buffer's dtype); it is read entirely before this returns."""
