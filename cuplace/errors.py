@@ -134,6 +134,20 @@ class IndivisibleError(ValueError):
 # --- runtime -----------------------------------------------------------------------------------------------
 
 
+class ProfileBlockError(AttributeError):
+    """Something was asked of a profile that has not begun."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(
+            f"profile() has no {name!r}: nothing is recorded before the block begins.\n"
+            f"Write:  with cuplace.profile() as prof: ...  and then  prof.{name}"
+        )
+
+
+class UnknownVariableWarning(UserWarning):
+    """A variable of the environment looks like a misspelt option."""
+
+
 class UnknownOptionError(AttributeError):
     """An option of the configuration does not exist."""
 
@@ -762,6 +776,21 @@ class BroadcastError(ValueError):
 
 class AxisArgumentError(ValueError):
     """An ``axis`` argument is out of range, or repeats an axis."""
+
+
+class AxisArgumentTypeError(TypeError):
+    """An ``axis`` argument is not an integer."""
+
+    def __init__(self, axis: object, ndim: int) -> None:
+        text = f"{type(axis).__name__!r} object cannot be interpreted as an integer\nThe axis {axis!r} was given"
+        if ndim:
+            text += f"; the dimensions of this array are numbered 0 to {ndim - 1}, or -{ndim} to -1"
+        if isinstance(axis, str):
+            text += (
+                ". To reduce over an axis of the mesh, reduce the dimension that is sharded over it, or call "
+                f"lax.psum(x, {axis!r}) inside of map_shards"
+            )
+        super().__init__(f"{text}.")
 
 
 class ArrayIndexError(IndexError):

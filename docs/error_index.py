@@ -9,6 +9,7 @@ write it there, and run this again.
 
 from __future__ import annotations
 
+import gc
 import inspect
 import os
 import re
@@ -74,6 +75,9 @@ def built() -> dict[str, Exception]:
         "ForeignMemoryError": errors.ForeignMemoryError(3, [0, 1]),
         "MarkerError": errors.MarkerError("devices", "two", "a whole number of at least 1"),
         "NoFaultsError": errors.NoFaultsError("cpu"),
+        "UnknownVariableWarning": errors.UnknownVariableWarning(
+            "CUPLACE_NUM_DEVICE is set in the environment, and is no option. Was CUPLACE_NUM_DEVICES meant?"
+        ),
         "NoGpuError": errors.NoGpuError("there is no CUDA driver"),
         "RaceError": errors.RaceError(
             "compute 'sin', on stream 'sim:0 compute', writes 32 bytes of buffer 7; from program.py:17 (<module>)",
@@ -140,6 +144,7 @@ def raised(program: str) -> Exception | None:
     from cuplace.testing.setting import restored_options
 
     code = compile(SETUP + "\n" + program, "program.py", "exec")
+    gc.collect()  # what failed before may be in cycles, and messages tell of memory
     with restored_options(), warnings.catch_warnings():
         warnings.simplefilter("error")
         try:

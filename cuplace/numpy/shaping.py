@@ -271,10 +271,7 @@ concat = concatenate
 
 @eager("stack", static=("axis", "dtype"), sequences=("arrays",), labels={"arrays": "args"})
 def _stack(arrays: Any, axis: int, dtype: Any) -> Any:
-    rank = arrays[0].ndim + 1
-    if not -rank <= axis < rank:
-        raise errors.AxisArgumentError(f"axis {axis} is out of bounds for array of dimension {rank}")
-    return bind(STACK, *_joined_dtype(arrays, dtype), axis=axis % rank)
+    return bind(STACK, *_joined_dtype(arrays, dtype), axis=axis)
 
 
 def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Array:
@@ -285,7 +282,8 @@ def stack(arrays: Any, axis: int = 0, out: None = None, dtype: Any = None) -> Ar
         ShardingTypeError: a TypeError, where arrays on a mesh of Explicit axes are sharded differently.
     """
     wanted = dtypes.requested_or_none(dtype, "stack")
-    return _stack(_parts(arrays, "stack"), operator.index(axis), wanted)
+    parts = _parts(arrays, "stack")
+    return _stack(parts, normalize_axis(axis, np.ndim(parts[0]) + 1) if parts else axis, wanted)
 
 
 def hstack(tup: Any, dtype: Any = None) -> Array:

@@ -56,9 +56,12 @@ def normalize_axis(axis: Any, ndim: int) -> int:
 
     Raises:
         AxisArgumentError: a ValueError, for an axis that does not exist.
-        TypeError: for something that is no integer.
+        AxisArgumentTypeError: a TypeError, for something that is no integer.
     """
-    index = operator.index(axis)
+    try:
+        index = operator.index(axis)
+    except TypeError:
+        raise errors.AxisArgumentTypeError(axis, ndim) from None
     if not -ndim <= index < ndim:
         raise errors.AxisArgumentError(f"axis {index} is out of bounds for array of dimension {ndim}")
     return index % ndim
@@ -69,7 +72,7 @@ def normalize_axes(axes: Any, ndim: int) -> tuple[int, ...]:
 
     Raises:
         AxisArgumentError: a ValueError, for an axis that does not exist or is named twice.
-        TypeError: for something that is neither an integer nor a sequence of them.
+        AxisArgumentTypeError: a TypeError, for something that is neither an integer nor a sequence of them.
     """
     if axes is None:
         return tuple(range(ndim))

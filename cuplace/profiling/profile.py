@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TextIO
 
+from cuplace import errors
 from cuplace.profiling.bubble import Bubble, bubble_of
 from cuplace.profiling.gaps import Gap, gaps_of
 from cuplace.profiling.intervals import common, length, merged
@@ -168,8 +169,25 @@ class Profile:
         }  # fmt: skip
 
 
-@contextmanager
-def profile(*, nvtx: bool = False) -> Iterator[Profile]:
+class ProfileBlock(AbstractContextManager["Profile"]):
+    """What `profile` gives: the block, which gives the profile when it begins."""
+
+    def __init__(self, nvtx: bool) -> None:
+        self._block = _recorded(nvtx)
+
+    def __enter__(self) -> Profile:
+        return self._block.__enter__()
+
+    def __exit__(self, *exception: Any) -> bool | None:
+        return self._block.__exit__(*exception)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        raise errors.ProfileBlockError(name)
+
+
+def profile(*, nvtx: bool = False) -> ProfileBlock:
     """Record everything that is enqueued inside the ``with`` block, from any thread, on the current platform.
 
     Nothing waits for work at the end of the block; `Profile.report` and the like wait for what is still running.
@@ -193,6 +211,11 @@ def profile(*, nvtx: bool = False) -> Iterator[Profile]:
         prof.report()
         prof.svg("timeline.svg")
     """
+    return ProfileBlock(nvtx)
+
+
+@contextmanager
+def _recorded(nvtx: bool) -> Iterator[Profile]:
     platform = current()
     log = platform.scheduler.log
     measurement = platform.backend.measure(nvtx)

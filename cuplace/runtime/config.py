@@ -6,8 +6,9 @@ The environment is read when an option is first used, never at import. JAX's spe
 
 from __future__ import annotations
 
+import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +61,9 @@ OPTIONS: dict[str, Option] = {
 
 PLATFORM_NAMES = ("cpu", "gpu", "cuda", "sim")
 """What names the devices of a platform; both ``gpu`` and ``cuda`` mean the backend ``cuda``."""
+
+PREFIX = "CUPLACE_"
+"""With what the names of options begin in the environment."""
 
 _WORDS = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
 
@@ -131,6 +135,18 @@ class Config:
         return value
 
 
+def misspelt(environment: Iterable[str]) -> list[tuple[str, str]]:
+    """Variables of an environment that are no options, each with the one that was probably meant.
+
+    >>> misspelt(["CUPLACE_PLATFROM", "CUPLACE_PLATFORM", "CUPLACE_OF_MY_OWN", "HOME"])
+    [('CUPLACE_PLATFROM', 'CUPLACE_PLATFORM')]
+    """
+    known = [PREFIX + key.upper() for key in OPTIONS]
+    others = [name for name in environment if name.startswith(PREFIX) and name not in known]
+    likely = [(name, difflib.get_close_matches(name, known, 1, 0.85)) for name in others]
+    return [(name, meant[0]) for name, meant in likely if meant]
+
+
 def _canonical(name: str) -> str:
     key = name.removeprefix("jax_")
     if key not in OPTIONS:
@@ -175,7 +191,7 @@ def _check_value(key: str, name: str, value: Any) -> None:
 
 def _from_environment(key: str) -> Any:
     option = OPTIONS[key]
-    variable = "CUPLACE_" + key.upper()
+    variable = PREFIX + key.upper()
     text = os.environ.get(variable)
     if text is None:
         return option.default

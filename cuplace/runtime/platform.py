@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cuplace import errors
-from cuplace.runtime.config import PLATFORM_NAMES, config
+from cuplace.runtime.caller import warn_caller
+from cuplace.runtime.config import PLATFORM_NAMES, config, misspelt
 from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults, limit
 from cuplace.runtime.memory import DeviceMemory
@@ -132,6 +133,9 @@ config.on_change(_heed_option)
 
 
 def _open_configured() -> Platform:
+    for variable, meant in misspelt(os.environ):
+        text = f"{variable} is set in the environment, and is no option. Was {meant} meant?"
+        warn_caller(text, errors.UnknownVariableWarning)
     name, reason = config.platform, "chosen by the option platform"
     if name is None:
         name, reason = _choose()

@@ -53,3 +53,14 @@ def test_shapes_of_users() -> None:
             checked_shape(bad)
     with pytest.raises(TypeError, match="must have every element be nonnegative"):
         checked_shape((2, -1))
+
+
+@pytest.mark.parametrize("normalize", [normalize_axis, normalize_axes])
+def test_the_name_of_a_mesh_axis_is_no_axis_of_an_array(normalize) -> None:
+    with pytest.raises(errors.AxisArgumentTypeError, match=r"^'str' object cannot be") as caught:
+        normalize("data", 2)
+    assert "'data'" in str(caught.value)
+    assert "numbered 0 to 1, or -2 to -1" in str(caught.value)
+    assert "lax.psum(x, 'data') inside of map_shards" in str(caught.value)
+    with pytest.raises(errors.AxisArgumentTypeError, match=r"The axis 1\.0 was given\.$"):
+        normalize(1.0, 0)

@@ -13,6 +13,7 @@ import pytest
 
 import cuplace
 import cuplace.numpy as jnp
+from cuplace import errors
 from cuplace.profiling.profile import Profile, profile
 from cuplace.profiling.report import LABELS
 from cuplace.profiling.spans import COMPUTE, TRANSFER
@@ -232,3 +233,13 @@ def test_nothing_at_all(platform):
     assert isinstance(prof, Profile)
     assert "0 pieces of work" in str(prof)
     assert prof.to_dict()["bubble"] is None
+
+
+def test_nothing_is_there_before_the_block_begins():
+    block = profile()
+    with pytest.raises(errors.ProfileBlockError, match=r"with cuplace\.profile\(\) as prof:.*prof\.report"):
+        block.report()
+    assert not hasattr(block, "records")
+    with block as prof:
+        pass
+    assert not prof.records

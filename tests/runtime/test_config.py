@@ -7,7 +7,13 @@ from typing import Any
 
 import pytest
 
-from cuplace.errors import ConfigFrozenError, OptionTypeError, OptionValueError, UnknownOptionError
+from cuplace.errors import (
+    ConfigFrozenError,
+    OptionTypeError,
+    OptionValueError,
+    UnknownOptionError,
+    UnknownVariableWarning,
+)
 from cuplace.runtime import platform as platform_module
 from cuplace.runtime.backends import cuda
 from cuplace.runtime.config import OPTIONS, Config, config
@@ -239,3 +245,17 @@ def test_the_environment_chooses_the_platform(unopened: None, monkeypatch: pytes
     monkeypatch.setenv("CUPLACE_PLATFORM", "sim")
     monkeypatch.setenv("CUPLACE_NUM_DEVICES", "3")
     assert [str(device) for device in platform_module.devices()] == ["sim:0", "sim:1", "sim:2"]
+
+
+def test_a_misspelt_variable_is_told_where_devices_are_first_used(
+    unopened: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUPLACE_PLATFORM", "cpu")
+    monkeypatch.setenv("CUPLACE_NUM_DEVICE", "3")
+    monkeypatch.setenv("CUPLACE_OF_MY_OWN", "3")
+    with pytest.warns(UnknownVariableWarning) as caught:
+        platform_module.current()
+    assert [str(warning.message) for warning in caught] == [
+        "CUPLACE_NUM_DEVICE is set in the environment, and is no option. Was CUPLACE_NUM_DEVICES meant?"
+    ]
+    assert caught[0].filename == __file__
