@@ -62,7 +62,7 @@ class Engine:
         """Run items until the event is complete, and by chance some more. The host's time moves on to its end."""
         with self.changed:
             while not event.finished:
-                if self.step():
+                if self.step() or event.finished:  # a destructor that computes may have run it before the step
                     continue
                 if not any(latch.held for stream in self._busy for latch in stream.latches.values()):
                     raise errors.DeadlockError(f"nothing can run, but {event.record} is not complete")
