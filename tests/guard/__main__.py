@@ -12,7 +12,7 @@ import functools
 import sys
 from typing import Any
 
-from tests.guard.guard import Outcome, Worker, Workers, chosen, explained, known, note_killed, orders, row
+from tests.guard.guard import Outcome, Worker, Workers, chosen, explained, known, known_values, note_killed, orders, row
 from tests.guard.sites import Site, find_sites
 
 
@@ -27,14 +27,17 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="parts of the names of sites")
     parser.add_argument("--values", action="store_true", help="look for wrong values, too, without detectors")
     parser.add_argument("--note", action="store_true", help="note what was killed")
-    parser.add_argument("--open", action="store_true", help="only what is neither noted as killed nor explained")
+    parser.add_argument("--open", action="store_true", help="only what is not noted as killed, with --values by a value, nor explained")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many mutants at a time")
     parser.add_argument("--quick", action="store_true", help="on few seeds, and for at most a minute each")
     parser.add_argument("--seconds", type=float, default=600.0, help="of computing for each, at most (600)")
     parser.add_argument("--tests", nargs="+", help="only these files, or FILE::TEST")
     options = parser.parse_args()
     reasons, survivors, sites = explained(), 0, find_sites()
-    settled = {*reasons, *known()} if options.open else set()
+    settled = set(reasons) if options.open else set()
+    if options.open:
+        unseen = {site.key for site in sites if options.values and orders(site)} - known_values().keys()
+        settled |= known().keys() - unseen
     ways: dict[str, Any] = {"seconds": options.seconds}
     if options.quick:
         ways = {"quick": True, "seconds": min(options.seconds, 60.0)}

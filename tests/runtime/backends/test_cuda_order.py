@@ -80,6 +80,7 @@ def test_memory_of_other_allocators_has_no_race(cuda: Platform, name: str) -> No
 # ---------------------------------------------------------------------- bugs of the scheduler
 
 
+@pytest.mark.planted
 @each_bug
 @pytest.mark.parametrize("cuda", [Case("lazy"), Case("random", 3, gpus=1)], indirect=True, ids=lambda case: case.label)
 def test_a_bug_is_reported(cuda: Platform, seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +93,7 @@ def test_a_bug_is_reported(cuda: Platform, seeded: Seeded, monkeypatch: pytest.M
     fakecuda.take_reports()
 
 
+@pytest.mark.planted
 @each_bug
 def test_a_bug_gives_a_wrong_value_and_a_report_of_the_fake(
     seeded: Seeded, fake_gpus: None, monkeypatch: pytest.MonkeyPatch

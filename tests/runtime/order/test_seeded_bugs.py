@@ -204,6 +204,7 @@ def run(seeded: Seeded, seed: int) -> None:
         seeded.program(platform)
 
 
+@pytest.mark.planted
 @each_bug
 def test_a_bug_is_reported_on_every_seed(
     seeded: Seeded, monkeypatch: pytest.MonkeyPatch, restored_config: None
@@ -219,6 +220,7 @@ def test_a_bug_is_reported_on_every_seed(
         assert text.count("test_seeded_bugs.py") + text.count("streams.py") == 2, "the user's lines"
 
 
+@pytest.mark.planted
 @each_bug
 def test_a_bug_gives_a_wrong_value_on_some_seed(seeded: Seeded, monkeypatch: pytest.MonkeyPatch) -> None:
     seeded.bug(monkeypatch)
