@@ -27,7 +27,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="parts of the names of sites")
     parser.add_argument("--values", action="store_true", help="look for wrong values, too, without detectors")
     parser.add_argument("--note", action="store_true", help="note what was killed")
-    parser.add_argument("--open", action="store_true", help="only what is not noted as killed; with --values, by a value")
+    parser.add_argument("--open", action="store_true", help="only what is not noted as killed (--values: by a value)")
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="so many mutants at a time")
     parser.add_argument("--quick", action="store_true", help="on few seeds, and for at most a minute each")
     parser.add_argument("--seconds", type=float, default=600.0, help="of computing for each, at most (600)")
