@@ -136,7 +136,7 @@ def _in_parts(groups: Sequence[_Group], count: int) -> list[_Row]:
     tours = [
         _Tour(list(group.shards.values()), (number + turn) % len(group.shards), box, turn // len(group.shards))
         for number, group in enumerate(groups)
-        for turn, box in enumerate(_cut(group, count))
+        for turn, box in enumerate(_cut((group.start, group.stop), count))
     ]
     for _, turns in groupby(sorted(tours, key=attrgetter("round")), attrgetter("round")):
         together = list(turns)
@@ -180,15 +180,15 @@ class _Tour(NamedTuple):
         return arrived
 
 
-def _cut(group: _Group, count: int) -> Iterator[Box]:
+def _cut(box: Box, count: int) -> Iterator[Box]:
     """The box in at most ``count`` parts of nearly equal size, each of which is one stretch of a shard's memory."""
-    start, stop = group.start, group.stop
+    start, stop = box
     dim = next((dim for dim, (low, high) in enumerate(zip(start, stop, strict=True)) if high - low > 1), None)
-    if dim is None:
-        yield start, stop
+    if count < 2 or dim is None:
+        yield box
         return
     extent = stop[dim] - start[dim]
-    count = min(count, extent)
-    for low, high in pairwise(start[dim] + extent * i // count for i in range(count + 1)):
-        yield (*start[:dim], low, *start[dim + 1 :]), (*stop[:dim], high, *stop[dim + 1 :])
-
+    parts = min(count, extent)
+    for low, high in pairwise(start[dim] + extent * i // parts for i in range(parts + 1)):
+        part = (*start[:dim], low, *start[dim + 1 :]), (*stop[:dim], high, *stop[dim + 1 :])
+        yield from _cut(part, count // parts)  # where it is one row, along the next dimension

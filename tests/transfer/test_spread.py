@@ -90,6 +90,17 @@ def test_each_byte_of_a_large_array_leaves_the_host_once_over_all_links() -> Non
     assert plan.seconds < 0.3 * nbytes / machine.host.up_gb_s / 1e9  # that of each device on its own
 
 
+@pytest.mark.parametrize("shape", [(2, 1 << 26), (1, 3, 1 << 12, 1 << 14)])
+def test_few_long_rows_cross_over_all_links_too(shape: tuple[int, ...]) -> None:
+    plan = plan_upload(shape, F32, on(HGX.devices))
+    sent = Counter[int]()
+    for move in plan.moves:
+        if move.after is None:
+            sent[plan.target.flat_devices[move.target].gpu] += move.nbytes
+    assert len(sent) == 8
+    assert max(sent.values()) < 1.5 * plan.nbytes / 64
+
+
 def test_partitions_of_a_gpu_share_what_it_gets() -> None:
     devices = [PretendedDevice(i) for i in range(8)]  # two on each GPU
     for target, gpus in ((on(devices), 4), (on(devices[:2]), 1)):
