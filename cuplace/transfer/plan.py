@@ -15,7 +15,7 @@ import numpy as np
 from cuplace.placement.box import Box
 from cuplace.placement.memory_space import DEVICE
 from cuplace.placement.sharding import SingleDeviceSharding
-from cuplace.runtime.topology import CALLER, HOST_END, topology_of
+from cuplace.runtime.topology import CALLER, HOST_END, STAGED, topology_of
 from cuplace.transfer.choice import Places, direct_moves
 from cuplace.transfer.loads import Copy, bytes_through, estimate
 from cuplace.transfer.packed import Packed, find_packed
@@ -135,6 +135,11 @@ class TransferPlan:
     def passes_on(self) -> bool:
         """Whether some moves read what others have written."""
         return bool((self._table.after != NOTHING).any())
+
+    @cached_property
+    def hops(self) -> frozenset[tuple[int, int]]:
+        """The pairs of GPUs between which something is passed on."""
+        return frozenset(copy[:2] for copy in self._copies() if copy.after != NOTHING)
 
     @cached_property
     def seconds(self) -> float | None:
@@ -319,7 +324,12 @@ def plan_upload(
         MaxBytesError: a ValueError, where ``max_bytes`` is too little.
     """
     topology = topology or topology_of(target.flat_devices[0])
-    return plan_move(shape, dtype, SingleDeviceSharding(CALLER), target, False, topology, max_bytes)
+    asked = shape, dtype, SingleDeviceSharding(CALLER), target, False, topology, max_bytes
+    plan = plan_move(*asked)
+    if plan.passes_on and any(topology.path(*hop) == STAGED for hop in plan.hops):
+        plan_move.cache_clear()  # the first copy of a pair has shown since that it does not deliver
+        plan = plan_move(*asked)
+    return plan
 
 
 def bounded(plan: TransferPlan, max_bytes: int) -> TransferPlan:

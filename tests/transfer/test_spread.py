@@ -157,6 +157,24 @@ def test_without_ways_between_gpus_each_shard_comes_from_the_host(platform: Plat
             assert topology_of(platform.devices[0]).path(*sorted(apart)[:2]) == "staged"
 
 
+def test_a_pair_that_does_not_deliver_ends_the_passing_on(platform: Platform) -> None:
+    """GPUs only find that out at the first copy: later plans know."""
+    target, host = on(platform.devices), np.arange(1 << 19, dtype=F32)
+    if platform.name == "cpu" or len({device.gpu for device in platform.devices}) == 1:
+        assert not plan_upload(host.shape, F32, target).hops - {(0, 0)}
+        return
+    pairs = [(one.id, other.id) for one in platform.devices for other in platform.devices if one.gpu != other.gpu]
+    with cuplace.testing.faults(corrupt_pair=pairs):
+        for _ in range(2):
+            x = cuplace.device_put(host, target)
+            for shard in x.addressable_shards:
+                np.testing.assert_array_equal(shard.data, host)
+        assert not cuplace.plan(host, target).passes_on
+        with platform.scheduler.log.record() as records:
+            cuplace.device_put(host, target)
+    assert [record.task.kind for record in records] == ["upload"] * len(platform.devices)
+
+
 @pytest.mark.sound_links
 def test_a_put_runs_the_plan_that_is_shown(platform: Platform) -> None:
     """Of arrays that are large enough for the machine at hand, alone and in a tree; both are as of the call."""
