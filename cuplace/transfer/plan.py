@@ -305,7 +305,7 @@ def plan_move(
     held = np.array(source.tiling(len(shape)).blocks, dtype=np.int64) @ strides_of(old)
     table = direct_moves(cut(old, new, wanted), held, places)
     if len(new.holders) < len(new.boxes) and _on_devices(target):
-        if _from_the_host(source, target):
+        if _crosses(source, target, places.topology):
             table = spread(table, places, dtype.itemsize) or table
         elif _on_devices(source):
             table = relayed(table, held, places, dtype.itemsize) or table
@@ -344,9 +344,11 @@ def bounded(plan: TransferPlan, max_bytes: int) -> TransferPlan:
     return made
 
 
-def _from_the_host(source: Sharding, target: Sharding) -> bool:
-    """Whether values of the caller's go to devices that have memory of their own."""
-    return source.flat_devices == (CALLER,) and target.flat_devices[0].platform != HOST_PLATFORM
+def _crosses(source: Sharding, target: Sharding, topology: Topology) -> bool:
+    """Whether values of the caller's go to memory of devices: their own, or of the machine they stand for."""
+    first = target.flat_devices[0]
+    own = first.platform != HOST_PLATFORM or topology is not topology_of(first)
+    return own and source.flat_devices == (CALLER,)
 
 
 def _on_devices(sharding: Sharding) -> bool:

@@ -145,6 +145,16 @@ def test_elsewhere_each_shard_comes_from_the_host(shape: tuple[int, ...], target
     assert plan.rounds <= 1
 
 
+def test_cpu_devices_stand_for_gpus_of_a_machine_that_is_planned_for() -> None:
+    machine = find_topology(PRESETS["dgx-a100"])
+    plan, there = (
+        plan_upload(LARGE, F32, on([PretendedDevice(i, platform) for i in range(8)]), machine)
+        for platform in ("cpu", "gpu")
+    )
+    assert plan.passes_on
+    assert (plan.num_moves, plan.seconds) == (there.num_moves, there.seconds)
+
+
 def test_without_ways_between_gpus_each_shard_comes_from_the_host(platform: Platform) -> None:
     if platform.name == "cpu":
         assert not plan_upload(LARGE, F32, on(platform.devices)).passes_on
