@@ -23,8 +23,7 @@ class Batch:
     """What is to be done for many arrays. Nothing happens before `run`.
 
     All memory is there before anything is enqueued, all uploads are enqueued together, and so are all moves, those
-    that pass uploads on included. Work of
-    other threads comes before or after the batch, not in between.
+    that pass uploads on included. Work of other threads comes before or after the batch, not in between.
     """
 
     def __init__(self, max_bytes: int | None = None) -> None:
