@@ -239,6 +239,32 @@ def test_staged_copies_larger_than_the_ring_do_not_wait(fake_gpus: None, restore
     platform.close()
 
 
+@pytest.mark.parametrize(
+    "cuda", [Case("lazy", peers=False), *[Case("random", seed, peers=False) for seed in range(6)]], indirect=True,
+    ids=labels,
+)  # fmt: skip
+def test_moves_of_several_pairs_take_turns_in_the_ring(
+    fake_gpus: None, restored_config: None, cuda: Platform
+) -> None:
+    """Nothing but the ring orders them: each waits for the copies that used its block before."""
+    config.update("staging_bytes", 1 << 20)
+    fakecuda.faults.no_peer()
+    platform = open_platform("cuda", 8)
+    values = [numbers(1 << 20) + i for i in range(4)]
+    sources = [made(platform.devices[i], values[i]) for i in range(4)]
+    latches = []
+    for i, source in enumerate(sources):
+        read(source)
+        latches.append(platform.scheduler.hold(platform.devices[i].transfer_to(platform.devices[7 - i])))
+    moved = [move(source, platform.devices[7 - i]) for i, source in enumerate(sources)]
+    for latch in latches:
+        latch.release()
+    for buffer, expected in zip(moved, values, strict=True):
+        np.testing.assert_array_equal(read(buffer), expected)
+    del source, sources, moved, buffer
+    platform.close()
+
+
 # ---------------------------------------------------------------------- pairs
 
 
