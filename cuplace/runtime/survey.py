@@ -81,6 +81,8 @@ class Survey:
         return f"Survey({len(self.devices)} devices on {gpus} GPUs)"
 
     def __str__(self) -> str:
+        if len(self.devices) == 1:
+            return "\n".join([*self._matrix(), "", "There is one device, and so no way from one to another."])
         return "\n".join([*self._matrix(), "", *self._links()])
 
     def _matrix(self) -> list[str]:

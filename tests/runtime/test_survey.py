@@ -8,7 +8,8 @@ import pytest
 
 import cuplace
 from cuplace.errors import MachineError
-from cuplace.runtime.platform import Platform
+from cuplace.runtime.faults import Faults
+from cuplace.runtime.platform import Platform, activated, open_platform
 from cuplace.runtime.survey import Pair, topology
 
 
@@ -50,9 +51,6 @@ def test_the_platform_at_hand_is_shown_and_pairs_are_verified_by_use(platform: P
 
 
 def test_a_pair_that_loses_what_it_is_sent_is_not_trusted() -> None:
-    from cuplace.runtime.faults import Faults
-    from cuplace.runtime.platform import activated, open_platform
-
     platform = open_platform("sim", 4)
     platform.backend.set_faults(Faults(corrupt_pair=[(0, 1)]))  # type: ignore[attr-defined]
     with activated(platform):
@@ -61,6 +59,14 @@ def test_a_pair_that_loses_what_it_is_sent_is_not_trusted() -> None:
         assert one.transfer_to(other).path == "staged"
         assert topology().pair(one, other) == Pair("staged", False, False, 36.5, 25.0)
         assert "0 of 1 tried" in str(topology())
+
+
+def test_one_device_has_no_links() -> None:
+    alone = open_platform("sim", 1)
+    with activated(alone):
+        text = str(cuplace.topology())
+    assert text.splitlines()[1].split() == ["sim:0", "X", "0", "0"]
+    assert text.endswith("\n\nThere is one device, and so no way from one to another.")
 
 
 def test_an_unknown_machine_is_told() -> None:
