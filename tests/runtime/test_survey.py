@@ -31,6 +31,7 @@ def test_figures_are_told_in_dicts_too() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.sound_links
 def test_the_platform_at_hand_is_shown_and_pairs_are_verified_by_use(platform: Platform) -> None:
     survey = cuplace.topology()
     assert list(survey.devices) == list(platform.devices)

@@ -54,6 +54,7 @@ def test_a_platform_tells_the_paths_that_its_copies_take(platform: Platform) -> 
             assert topology.path(one.gpu, other.gpu) == (stream.path or "local")
 
 
+@pytest.mark.sound_links
 def test_pairs_are_trusted_once_they_have_delivered(platform: Platform) -> None:
     one, other = platform.devices[0], platform.devices[7]
     topology = topology_of(one)
