@@ -24,6 +24,7 @@ def on(*spec):
     return NamedSharding(MESH, P(*spec))
 
 
+@pytest.mark.sound_links  # that a pair does not deliver is known after its first copy
 def test_device_put_runs_the_plan_that_was_shown(platform: Platform) -> None:
     left = cuplace.make_mesh((4,), ("x",), devices=platform.devices[:4])
     right = cuplace.make_mesh((2, 2), ("y", "z"), devices=platform.devices[3:7])

@@ -29,6 +29,7 @@ def planned(plan: TransferPlan) -> Counter[Ran]:
     return Counter(Ran(plan.device_of(move), tos[move.target], move.box, move.path) for move in plan.moves)
 
 
+@pytest.mark.sound_links  # that a pair does not deliver is known after its first copy
 @given(data=st.data())
 def test_what_runs_is_what_was_planned(platform: Platform, data: st.DataObject) -> None:
     shape, source, target = data.draw(transfers(platform.devices))
