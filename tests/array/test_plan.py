@@ -180,6 +180,7 @@ def test_a_put_of_host_values_runs_the_plan_that_was_shown(platform: Platform) -
     assert plan.nbytes == sum(plan.bytes_through[port] for port in plan.bytes_through if port.kind in ("up", "memory"))
 
 
+@pytest.mark.sound_links
 @pytest.mark.parametrize("platform", ["sim"], indirect=True)
 @pytest.mark.parametrize("rows", [64, 1024, 8192])
 @pytest.mark.parametrize("spec", [P("x"), P(None, "y"), P()])
