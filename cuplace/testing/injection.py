@@ -11,7 +11,7 @@ from cuplace.array.route import route
 from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults
 from cuplace.runtime.platform import current
-from cuplace.transfer.caches import forget_paths
+from cuplace.transfer.execute import forget_paths
 
 __all__ = ["faults"]
 

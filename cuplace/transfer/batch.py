@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cuplace.transfer.execute import move_program, staged_together
-from cuplace.transfer.upload import SpreadProgram, find_program
+from cuplace.transfer.upload import upload_program
 
 if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
@@ -29,13 +29,13 @@ class Batch:
     def __init__(self, max_bytes: int | None = None) -> None:
         """``max_bytes`` bounds the new memory of each device: target shards, and staging memory that moves share."""
         self._max_bytes = max_bytes
-        self._moves: list[tuple[int, MoveProgram | SpreadProgram, Any, TransferPlan]] = []  # any: what it moves
+        self._moves: list[tuple[int, MoveProgram, Sequence[Buffer] | Host, TransferPlan]] = []
         self._uploads: list[tuple[int, UploadProgram, Host]] = []
         self._count = 0
 
-    def move(self, buffers: Sequence[Buffer], plan: TransferPlan) -> int:
-        """Move the source shards as `plan` says; the number of the result."""
-        self._moves.append((self._next(), move_program(plan), buffers, plan))
+    def move(self, held: Sequence[Buffer] | Host, plan: TransferPlan) -> int:
+        """Move the source shards, or the host's values, as `plan` says; the number of the result."""
+        self._moves.append((self._next(), move_program(plan), held, plan))
         return self._count - 1
 
     def upload(self, host: Host, sharding: Sharding) -> int:
@@ -44,11 +44,11 @@ class Batch:
         Raises:
             RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
         """
-        program = find_program(host, sharding)
-        if isinstance(program, SpreadProgram):
-            self._moves.append((self._next(), program, host, program.plan))
-        else:
-            self._uploads.append((self._next(), program, host))
+        program = upload_program(sharding, host.shape)
+        plan = program.spread(host, sharding)
+        if plan is not None:
+            return self.move(host, plan)
+        self._uploads.append((self._next(), program, host))
         return self._count - 1
 
     def run(self, line: Line | None) -> list[list[Buffer]]:
@@ -64,13 +64,13 @@ class Batch:
         staged = self._staged()
         schedulers = {move.scheduler for _, move, _, _ in self._moves} | {cut.scheduler for _, cut, _ in self._uploads}
         results: list[list[Buffer]] = [[]] * self._count
-        with ExitStack() as held:
+        with ExitStack() as locks:
             for scheduler in sorted(schedulers, key=id):  # in the same order in all threads
-                held.enter_context(scheduler.lock)
+                locks.enter_context(scheduler.lock)
             for number, cut, host in self._uploads:
                 results[number] = cut.targets(host.dtype)
-            for number, program, values, plan in self._moves:
-                results[number] = program.targets(values, plan.dtype)
+            for number, program, held, plan in self._moves:
+                results[number] = program.targets(held, plan.dtype)
             staging = None if staged is None else staged.allocate()
             for scheduler in schedulers:
                 self._enqueue(scheduler, results, staging, line)
@@ -101,11 +101,11 @@ class Batch:
         after: list[int | None] = []
         memory: list[tuple[Buffer, ...]] = []
         seen = 0
-        for number, program, values, _ in self._moves:
+        for number, program, held, _ in self._moves:
             count = len(program.launches)
             if program.scheduler is scheduler:
                 first = len(launches)
-                launches += program.copies(values, results[number])
+                launches += program.copies(held, results[number])
                 fed = program.after or (None,) * count
                 after += [None if feeding is None else first + feeding for feeding in fed]
                 memory += () if staging is None else staging[seen : seen + count]

@@ -13,8 +13,9 @@ import numpy.typing as npt
 from cuplace.placement.memory_space import DEVICE
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.staging import Staging
-from cuplace.runtime.task import CopyTask
-from cuplace.transfer.plan import TransferPlan
+from cuplace.runtime.task import CopyTask, PartUpload
+from cuplace.runtime.topology import CALLER
+from cuplace.transfer.plan import TransferPlan, plan_move
 from cuplace.transfer.rounds import End, Rounds
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.host_memory import HostMemory
     from cuplace.runtime.scheduler import Scheduler
     from cuplace.runtime.task import Task
+    from cuplace.transfer.plan import Slices
 
 Host: TypeAlias = npt.NDArray[Any]
 
@@ -44,30 +46,45 @@ class MoveProgram(NamedTuple):
     written: tuple[int, ...]  # target shards that are written
     devices: tuple[Device | HostMemory, ...]  # and where
     aliases: tuple[tuple[int, int], ...]
-    launches: tuple[tuple[CopyTask, Stream, int, int], ...]  # task, stream, shard that is read, target shard
+    launches: tuple[tuple[CopyTask | Part, Stream, int, int], ...]  # task, stream, shard that is read, target shard
     after: tuple[int | None, ...] | None  # for each launch the one whose target it reads; None where all read sources
     staging: Staged | None  # None where nothing is packed
 
-    def targets(self, buffers: Sequence[Buffer], dtype: np.dtype[Any]) -> list[Buffer]:
+    def targets(self, held: Sequence[Buffer] | Host, dtype: np.dtype[Any]) -> list[Buffer]:
         """The target shards, in mesh order: new memory, and the source shards that serve as they are."""
         new = self.scheduler.allocate_batch(self.devices, self.shard_shape, dtype, TRANSFER)
         if not self.aliases:
             return new
         targets: list[Any] = [None] * (len(self.written) + len(self.aliases))
         for source, target in self.aliases:
-            targets[target] = buffers[source]
+            targets[target] = held[source]
         for target, buffer in zip(self.written, new, strict=True):
             targets[target] = buffer
         return targets
 
-    def copies(self, buffers: Sequence[Buffer], targets: Sequence[Buffer]) -> list[Copy]:
-        """What is to be enqueued between these source shards and target shards."""
+    def copies(self, held: Sequence[Buffer] | Host, targets: Sequence[Buffer]) -> list[Copy]:
+        """What is to be enqueued between these source shards, or these values of the host's, and target shards."""
+        launches: Any = self.launches
         if self.after is None:
-            return [(task, stream, buffers[i], targets[j]) for task, stream, i, j in self.launches]
+            return [(task, stream, held[i], targets[j]) for task, stream, i, j in launches]
         return [
-            (task, stream, (buffers if fed is None else targets)[i], targets[j])
-            for (task, stream, i, j), fed in zip(self.launches, self.after, strict=True)
+            (task.of(held), stream, None, targets[j])
+            if type(task) is Part
+            else (task, stream, (held if fed is None else targets)[i], targets[j])
+            for (task, stream, i, j), fed in zip(launches, self.after, strict=True)
         ]
+
+
+class Part(NamedTuple):
+    """What one upload takes of the values of the host's, and where in the target shard it goes."""
+
+    taken: Any
+    target_slices: Slices | None
+    nbytes: int
+
+    def of(self, host: Any) -> PartUpload:
+        """The task that brings it."""
+        return PartUpload(host[self.taken], self.target_slices, self.nbytes)
 
 
 class Staged(NamedTuple):
@@ -82,19 +99,20 @@ class Staged(NamedTuple):
         return [tuple([memory[slot] for slot in slots]) for slots in self.of_launches]
 
 
-def move(buffers: Sequence[Buffer], plan: TransferPlan, line: Line | None) -> list[Buffer]:
+def move(held: Sequence[Buffer] | Host, plan: TransferPlan, line: Line | None) -> list[Buffer]:
     """The target shards of `plan`, in mesh order; their copies are enqueued, and nothing is waited for.
 
     Args:
-        buffers: the source shards, in mesh order.
-        plan: from `plan_move`.
+        held: the source shards, in mesh order; for a plan of `plan_upload` the values, which are read entirely during
+            the call.
+        plan: from `plan_move` or `plan_upload`.
         line: the user's line, for the submission records.
     """
     program = move_program(plan)
-    targets = program.targets(buffers, plan.dtype)
+    targets = program.targets(held, plan.dtype)
     if program.launches:
         staging = None if program.staging is None else program.staging.allocate()
-        program.scheduler.submit_moves(program.copies(buffers, targets), line, program.after, staging)
+        program.scheduler.submit_moves(program.copies(held, targets), line, program.after, staging)
     return targets
 
 
@@ -123,6 +141,13 @@ def gather_to_host(
     return host
 
 
+def forget_paths() -> None:
+    """Find out anew how copies travel, the next time that a plan is made or executed."""
+    plan_move.cache_clear()
+    move_program.cache_clear()
+    staged_together.cache_clear()
+
+
 @lru_cache(maxsize=CACHED_PROGRAMS)
 def move_program(plan: TransferPlan) -> MoveProgram:
     """The plan with everything looked up."""
@@ -130,22 +155,23 @@ def move_program(plan: TransferPlan) -> MoveProgram:
     kinds = kind_of(plan.source), kind_of(plan.target)
     aliased = {target for _, target in plan.aliases}
     packs = packs_of(plan)
-    launches = tuple(
-        (
-            CopyTask(move.source_slices, move.target_slices, stream.path or move.path, move.nbytes, packs.get(number)),
-            stream,
-            move.source,
-            move.target,
-        )
-        for number, move in enumerate(plan.moves)
-        for stream in (_stream(plan.device_of(move), tos[move.target], kinds),)
-    )
-    after = tuple(move.after for move in plan.moves)
+    uploads = plan.source.flat_devices == (CALLER,)
+    launches: list[tuple[CopyTask | Part, Stream, int, int]] = []
+    for number, one in enumerate(plan.moves):
+        stream = _stream(plan.device_of(one), tos[one.target], kinds if one.after is None else (kinds[1], kinds[1]))
+        task: CopyTask | Part
+        if uploads and one.after is None:
+            task = Part((*one.box.slices(), ...), one.target_slices, one.nbytes)
+        else:
+            path = stream.path or one.path
+            task = CopyTask(one.source_slices, one.target_slices, path, one.nbytes, packs.get(number))
+        launches.append((task, stream, one.source, one.target))
     written = tuple(shard for shard in range(len(tos)) if shard not in aliased)
     return MoveProgram(
         tos[0].scheduler, plan.target.layout(plan.shape).shard_shape, written,
-        tuple(tos[shard].place(kinds[1]) for shard in written), plan.aliases, launches,
-        after if any(fed is not None for fed in after) else None, staged(plan.staging, len(launches)),
+        tuple(tos[shard].place(kinds[1]) for shard in written), plan.aliases, tuple(launches),
+        tuple(one.after for one in plan.moves) if uploads or plan.passes_on else None,
+        staged(plan.staging, len(launches)),
     )  # fmt: skip
 
 

@@ -21,8 +21,7 @@ from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.staging import UNIT, most_staging
 from cuplace.transfer import rounds as module
-from cuplace.transfer.caches import forget_paths
-from cuplace.transfer.execute import move
+from cuplace.transfer.execute import forget_paths, move
 from cuplace.transfer.plan import TransferPlan, plan_move
 from cuplace.transfer.rounds import End, Rounds
 from cuplace.transfer.upload import upload

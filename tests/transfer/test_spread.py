@@ -16,8 +16,9 @@ from cuplace.placement.spec import P
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.presets import PRESETS
 from cuplace.runtime.topology import HOST_END, find_topology, topology_of
+from cuplace.transfer import execute
 from cuplace.transfer.plan import TransferPlan, plan_upload
-from cuplace.transfer.upload import upload, upload_as_planned
+from cuplace.transfer.upload import upload
 from tests.transfer.machines import TOPOLOGIES
 from tests.transfer.shardings import PretendedDevice, mesh, transfers
 from tests.transfer.test_any_move import DTYPES, values_of
@@ -65,7 +66,7 @@ def test_spread_uploads_give_the_values_of_numpy_in_every_shard(platform: Platfo
     plan = plan_upload(shape, dtype, target, topology)
     expected = host.copy()
     with platform.scheduler.log.record() as records:
-        buffers = upload_as_planned(host, plan, None)
+        buffers = execute.move(host, plan, None)
     if host.size:
         host[...] = 0  # it has been read
     tos = target.flat_devices
