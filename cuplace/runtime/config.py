@@ -6,7 +6,6 @@ The environment is read when an option is first used, never at import. JAX's spe
 
 from __future__ import annotations
 
-import difflib
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -143,6 +142,10 @@ def misspelt(environment: Iterable[str]) -> list[tuple[str, str]]:
     """
     known = [PREFIX + key.upper() for key in OPTIONS]
     others = [name for name in environment if name.startswith(PREFIX) and name not in known]
+    if not others:
+        return []
+    import difflib  # seldom needed, and not quick to load
+
     likely = [(name, difflib.get_close_matches(name, known, 1, 0.85)) for name in others]
     return [(name, meant[0]) for name, meant in likely if meant]
 
