@@ -254,9 +254,9 @@ class TransferPlan:
     def _source_slices(self) -> Iterable[Slices | None]:
         table = self._table
         old = self.source.layout(self.shape)
-        passed_on = table.after != NOTHING
-        if not passed_on.any():
+        if not self.passes_on:
             return _slices_within(old, table.sources, table)
+        passed_on = table.after != NOTHING
         read = np.where(passed_on, 0, table.sources)
         again = np.where(passed_on, table.sources, 0)
         first, second = _slices_within(old, read, table), _slices_within(self.target.layout(self.shape), again, table)

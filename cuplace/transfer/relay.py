@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from operator import sub
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ import numpy as np
 from cuplace.transfer.choice import Places, rank_in_group
 from cuplace.transfer.loads import Copy, Links, busiest, estimate, links_of
 from cuplace.transfer.routes import Hop, Routes
-from cuplace.transfer.table import NOTHING, Floats, Ints, Table
+from cuplace.transfer.table import NOTHING, Floats, Ints, Table, split
 
 MOST_CHUNKED = 1280
 """Copies of chunks in a plan. Plans with more copies of whole pieces do not cut them: they have pieces enough."""
@@ -308,11 +307,7 @@ def _cut(piece: _Piece, count: int) -> list[tuple[Sequence[int], Sequence[int]]]
     if count < 2 or not extent:
         return [(start, stop)]
     dim = next((dim for dim, size in enumerate(extent) if size >= count), extent.index(max(extent)))
-    count = min(count, extent[dim])
-    edges = [start[dim] + extent[dim] * i // count for i in range(count + 1)]
-    return [
-        ((*start[:dim], low, *start[dim + 1 :]), (*stop[:dim], high, *stop[dim + 1 :])) for low, high in pairwise(edges)
-    ]
+    return list(split(start, stop, dim, count))
 
 
 def _by_rule(direct: Table, rows: _Rows, places: Places) -> Table | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import groupby, pairwise
+from itertools import groupby
 from operator import attrgetter, sub
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,13 +14,10 @@ from cuplace.runtime.topology import GIGA, HOST_END, STAGED, Topology
 from cuplace.transfer.choice import Places
 from cuplace.transfer.loads import Copy, estimate, links_of
 from cuplace.transfer.relay import MOST_CHUNKED, WORTH_IT
-from cuplace.transfer.table import NOTHING, Table
+from cuplace.transfer.table import NOTHING, Span, Table, split
 
 TURNS = 0.25, 0.5, 1, 4
 """How often, on average, each GPU of a group has its turn to get a part: many use all links, few are enqueued soon."""
-
-Box: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
-"""Start and stop."""
 
 
 class _Group(NamedTuple):
@@ -159,7 +156,7 @@ class _Tour(NamedTuple):
 
     shards: Sequence[Sequence[int]]
     first: int
-    box: Box
+    box: Span
     round: int
 
     def begin(self, rows: list[_Row]) -> int:
@@ -180,15 +177,13 @@ class _Tour(NamedTuple):
         return arrived
 
 
-def _cut(box: Box, count: int) -> Iterator[Box]:
+def _cut(box: Span, count: int) -> Iterator[Span]:
     """The box in at most ``count`` parts of nearly equal size, each of which is one stretch of a shard's memory."""
     start, stop = box
     dim = next((dim for dim, (low, high) in enumerate(zip(start, stop, strict=True)) if high - low > 1), None)
     if count < 2 or dim is None:
         yield box
         return
-    extent = stop[dim] - start[dim]
-    parts = min(count, extent)
-    for low, high in pairwise(start[dim] + extent * i // parts for i in range(parts + 1)):
-        part = (*start[:dim], low, *start[dim + 1 :]), (*stop[:dim], high, *stop[dim + 1 :])
+    parts = min(count, stop[dim] - start[dim])
+    for part in split(start, stop, dim, parts):
         yield from _cut(part, count // parts)  # where it is one row, along the next dimension

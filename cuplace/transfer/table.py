@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -11,6 +13,9 @@ from cuplace.placement.layout import Layout
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+
+Span: TypeAlias = "tuple[tuple[int, ...], tuple[int, ...]]"
+"""Start and stop of a box."""
 
 NOTHING = -1
 
@@ -84,3 +89,15 @@ def strides_of(layout: Layout) -> Ints:
     strides = np.ones(len(layout.parts), dtype=np.int64)
     strides[:-1] = np.cumprod(layout.parts[:0:-1], dtype=np.int64)[::-1]
     return strides
+
+
+def split(start: Sequence[int], stop: Sequence[int], dim: int, count: int) -> Iterator[Span]:
+    """The box in parts of nearly equal size along one dimension: ``count`` of them, or as many as that is long.
+
+    >>> list(split((0, 4), (2, 9), 1, 2))
+    [((0, 4), (2, 6)), ((0, 6), (2, 9))]
+    """
+    extent = stop[dim] - start[dim]
+    count = min(count, extent)
+    for low, high in pairwise(start[dim] + extent * i // count for i in range(count + 1)):
+        yield (*start[:dim], low, *start[dim + 1 :]), (*stop[:dim], high, *stop[dim + 1 :])
