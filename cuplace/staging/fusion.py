@@ -8,6 +8,7 @@ that each thread keeps, or in the block of the output before its turn.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -17,8 +18,12 @@ import numpy as np
 
 from cuplace.staging.local import LocalOp, Register, Slot, Source
 
-BLOCK_BYTES = 1 << 16
-"""Bytes of one operand of one block: several operands fit into a core's second-level cache."""
+BLOCK_BYTES = 1 << 18
+"""Bytes of one operand of one block, which stays in a core's second-level cache until the next operation reads it.
+
+Blocks that all fit there together would be quicker on one core; but each call of a block takes the interpreter's lock
+again, for which threads that compute at the same time wait.
+"""
 
 KEPT_SCRATCH_BYTES = 1 << 20
 """Scratch blocks up to this size are kept by their thread; larger ones (of arrays with huge rows) are not."""
@@ -45,7 +50,7 @@ class Step(NamedTuple):
 class Chain:
     """Operations of one result shape that are evaluated together.
 
-    The *frame* of a block is a list of arrays: the external arrays' parts, the numbers, the outputs' parts,
+    The *frame* of a block are arrays: the external arrays' parts, the numbers, the outputs' parts,
     scratch. Steps name places in it.
 
     Attributes:
@@ -72,6 +77,8 @@ class Chain:
         self._scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
         self._numbers = _numbers(ops)
         self._steps = self._make_steps(ops, blocks)
+        frame = len(self.externals) + len(self._numbers) + len(self.outputs) + len(self._scratch)
+        self._evaluate = _compiled(self._steps, frame)
 
     def _make_steps(self, ops: Sequence[LocalOp], blocks: Mapping[int, Block]) -> list[Step]:
         place: dict[Any, int] = {register: i for i, register in enumerate(self.externals)}
@@ -85,7 +92,7 @@ class Chain:
             place[register] = place[block.kind, block.index]
         return [
             Step(
-                getattr(np, op.ufunc) if op.ufunc else None, op.compute, op.params,
+                op.function(np) if op.ufunc else None, op.compute, op.params,
                 tuple([place[arg.index if type(arg) is Register else _identity(arg)] for arg in op.args]),
                 place[op.outs[0]],
             )
@@ -95,23 +102,29 @@ class Chain:
     def run(self, externals: Sequence[Any], outputs: Sequence[Any], scalars: Sequence[Any]) -> None:
         """Fill ``outputs`` from the external arrays and the numbers passed at the call."""
         numbers = [scalars[n.index] if type(n) is Slot else n.value for n in self._numbers]
-        flat = all(cut.flat(array) for cut, array in zip(self._cuts, externals, strict=True))
-        if flat:
+        for cut, array in zip(self._cuts, externals, strict=True):
+            if not cut.flat(array):
+                parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
+                break
+        else:
             outputs = [output.reshape(-1) for output in outputs]
             parts = [cut.flattened(array) for cut, array in zip(self._cuts, externals, strict=True)]
-        else:
-            parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
-        length, row = outputs[0].shape[0], outputs[0].shape[1:]
+        shape = outputs[0].shape
+        length, row = shape[0], shape[1:]
         size = max(BLOCK_BYTES // (self._itemsize * math.prod(row) or 1), 1)
+        if length <= size:
+            scratch = [_scratch(block, shape) for block in self._scratch]
+            self._evaluate(*[array for array, _ in parts], *numbers, *outputs, *scratch)
+            return
         scratch = [_scratch(block, (size, *row)) for block in self._scratch]
         for start in range(0, length, size):
             stop = min(start + size, length)
-            frame = [array[start:stop] if cut else array for array, cut in parts]
-            frame += numbers
-            frame += [output[start:stop] for output in outputs]
-            frame += scratch if stop - start == size else [block[: stop - start] for block in scratch]
-            _evaluate(self._steps, frame)
-
+            self._evaluate(
+                *[array[start:stop] if cut else array for array, cut in parts],
+                *numbers,
+                *[output[start:stop] for output in outputs],
+                *(scratch if stop - start == size else [block[: stop - start] for block in scratch]),
+            )
 
     def reads_before_writing(self, source: int, output: int) -> bool:
         """Whether the memory of the output may be that of the external register ``source``: of each block all is read
@@ -142,13 +155,19 @@ class _Cut:
         return (array.reshape(-1), True) if self.whole else (array.reshape(()), False)
 
 
-def _evaluate(steps: Sequence[Step], frame: list[Any]) -> None:
-    for ufunc, compute, params, args, target in steps:
-        values = [frame[place] for place in args]
-        if ufunc is not None:
-            ufunc(*values, out=frame[target])
-        else:
-            np.copyto(frame[target], compute(np, *values, **params))
+def _compiled(steps: Sequence[Step], places: int) -> Callable[..., None]:
+    """The function of all places of a frame that does the steps one after the other. A loop over them would cost a
+    microsecond for each."""
+    names: dict[str, Any] = {"copyto": np.copyto}
+    lines = []
+    for i, (ufunc, compute, params, args, target) in enumerate(steps):
+        names[f"f{i}"] = ufunc or functools.partial(compute, np, **params)
+        operands = ", ".join(f"v{place}" for place in args)
+        lines.append(f"f{i}({operands}, out=v{target})" if ufunc else f"copyto(v{target}, f{i}({operands}))")
+    frame = ", ".join(f"v{place}" for place in range(places))
+    exec(compile(f"def evaluate({frame}):\n    " + "\n    ".join(lines), "<cuplace chain>", "exec"), names)
+    evaluate: Callable[..., None] = names["evaluate"]
+    return evaluate
 
 
 def _numbers(ops: Sequence[LocalOp]) -> list[Source]:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextvars
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+
+from cuplace.ops.loops import host_function
 
 if TYPE_CHECKING:
     from cuplace.ops.op import Op
@@ -96,6 +99,13 @@ class LocalOp:
             self.name, self.compute, args, self.arg_shapes, [register_of[out] for out in self.outs], self.shapes,
             self.dtypes, self.params, self.ufunc, self.elementwise, self.into, self.is_loop,
         )  # fmt: skip
+
+    def function(self, xp: Any) -> Callable[..., Any]:
+        """The function that computes it into given memory; it has a ufunc."""
+        assert self.ufunc is not None
+        if xp is not np:
+            return getattr(xp, self.ufunc)  # type: ignore[no-any-return]
+        return host_function(self.ufunc, self.dtypes[0], math.prod(self.shapes[0]))
 
     @property
     def reads(self) -> list[int]:

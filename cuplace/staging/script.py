@@ -35,7 +35,7 @@ class Script:
             return
         (out,), (place,) = op.outs, places
         if op.ufunc is not None:
-            function = self._name(getattr(self._xp, op.ufunc))
+            function = self._name(op.function(self._xp))
             if place is None:
                 self._lines.append(f"r{out} = {function}({args})")
             else:

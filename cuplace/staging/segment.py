@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cuplace.staging.fusion import BLOCK_BYTES, Chain
+from cuplace.staging.fusion import Chain
 from cuplace.staging.local import LocalOp, Register, Slot, Source, quietly
 from cuplace.staging.script import Script
 
 Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
 """``work(reads, writes, numbers)``: computes from arrays into arrays, with the numbers passed at the call."""
 
-LARGE_BYTES = 2 * BLOCK_BYTES
+LARGE_BYTES = 1 << 17
 """From this size on, fresh memory costs more than computing: results go into memory that was used before."""
 
 
@@ -82,7 +82,7 @@ class Segment:
             return None
         (op,) = self.ops
         if op.ufunc is not None:
-            ufunc = getattr(self._xp, op.ufunc)
+            ufunc = op.function(self._xp)
             return lambda reads, writes, numbers: ufunc(*_fetch(op.args, reads, numbers), out=writes[0])
         if op.into is not None:
             into = functools.partial(op.into, self._xp)
@@ -241,7 +241,7 @@ def _direct(op: LocalOp, xp: Any) -> Work | None:
     """A function for a segment of one ufunc of one or two operands, without registers."""
     if op.ufunc is None or op.ufunc in OUT_BY_KEYWORD or len(op.args) > 2:
         return None
-    ufunc = getattr(xp, op.ufunc)
+    ufunc = op.function(xp)
     kinds = tuple(map(type, op.args))
     i = op.args[0].index if kinds[:1] in ((Register,), (Slot,)) else 0
     j = op.args[1].index if kinds[1:] in ((Register,), (Slot,)) else 0

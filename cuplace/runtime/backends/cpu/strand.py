@@ -28,7 +28,7 @@ from cuplace.runtime.device import Device
 from cuplace.runtime.staging import NO_STAGING, Staging
 from cuplace.runtime.submission import Submission
 
-INLINE_SECONDS = 40e-6
+INLINE_SECONDS = 100e-6
 """Work estimated to be shorter than this runs in the calling thread if it can start at once."""
 
 SHARED_SECONDS = 150e-6
