@@ -10,6 +10,7 @@ import hashlib
 import json
 import queue
 import random
+import re
 import subprocess
 import sys
 import tomllib
@@ -182,13 +183,24 @@ class Workers:
 
 def orders(site: Site) -> bool:
     """Whether the mutant lacks an order between accesses, so that some value can be wrong without it."""
-    return site.kind in ("wait", "record", "note", "query") or (site.mutant == "()" and site.kind == "park")
+    kind = site.kind in ("wait", "record", "note", "query") or (site.mutant == "()" and site.kind == "park")
+    return kind and not any(re.search(pattern, site.key) for pattern in valueless())
 
 
 def explained() -> dict[str, str]:
     """By the key of a site, why no test can kill its mutant."""
+    return _told("explained", "site")
+
+
+@functools.cache
+def valueless() -> dict[str, str]:
+    """By a pattern for keys of sites, why no value hangs on them although they wait, record, note or ask."""
+    return _told("valueless", "pattern")
+
+
+def _told(table: str, key: str) -> dict[str, str]:
     with (Path(__file__).parent / "explained.toml").open("rb") as file:
-        return {entry["site"]: entry["reason"] for entry in tomllib.load(file).get("explained", [])}
+        return {entry[key]: entry["reason"] for entry in tomllib.load(file).get(table, [])}
 
 
 def known() -> dict[str, str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.guard.guard import Outcome, Worker, explained, known, orders, row, sample
+from tests.guard.guard import Outcome, Worker, explained, known, known_values, orders, row, sample, valueless
 from tests.guard.sites import find_sites
 
 SAMPLE = 4
@@ -35,6 +37,14 @@ def test_what_is_explained_is_there() -> None:
     keys = {site.key for site in SITES}
     gone = [key for key in explained() if key not in keys]
     assert not gone, "no such sites any more:\n" + "\n".join(gone)
+
+
+def test_what_is_explained_as_without_values_is_there_and_killed() -> None:
+    for pattern in valueless():
+        keys = [site.key for site in SITES if re.search(pattern, site.key)]
+        assert keys, f"no such sites any more: {pattern}"
+        assert known().keys() >= set(keys)
+        assert not known_values().keys() & set(keys), f"a test finds a wrong value: {pattern}"
 
 
 def test_without_a_mutant_nothing_fails() -> None:
