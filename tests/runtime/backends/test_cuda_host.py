@@ -217,14 +217,16 @@ def test_a_download_that_is_given_up_keeps_its_block_until_its_copies_end(
     device, values = platform.devices[0], numbers(64)
     source = put(device, values, np.float32)
     read(source)
-    latch = platform.scheduler.hold(device.download)
+    latches = [platform.scheduler.hold(stream) for stream in (device.download, device.upload)]
     with monkeypatch.context() as patch:
         patch.setattr("cuplace.runtime.backends.cuda.host.synchronize", given_up)
         with pytest.raises(KeyboardInterrupt):
             read(source)
-    later = [put(device, values + i, np.float32) for i in range(3)]
-    latch.release()
-    for i, buffer in enumerate(later):
+    later = [put(device, values + i, np.float32) for i in (1, 2, 3)]
+    latches[0].release()
+    np.testing.assert_array_equal(read(source), values)  # after the copy that was given up, and before the puts
+    latches[1].release()
+    for i, buffer in enumerate(later, 1):
         np.testing.assert_array_equal(read(buffer), values + i)
 
 

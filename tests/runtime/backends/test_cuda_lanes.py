@@ -10,7 +10,7 @@ import pytest
 
 from cuplace.runtime.platform import Platform
 from tests.fakegpus import Case
-from tests.runtime.streams import ADD_ONE, compute, new, put, read
+from tests.runtime.streams import ADD_ONE, compute, copy_behind_its_back, finish, new, put, read
 
 pytestmark = pytest.mark.order(once=True)
 
@@ -76,6 +76,33 @@ def test_a_handle_is_not_used_again_while_something_keeps_its_event(cuda: Platfo
     handle = hex(kept.pop().handle)  # not the number itself: it is free when nobody else has it
     again = [free.record(0) for _ in range(len(lane.gpu.spare_events))]
     assert handle in [hex(event.handle) for event in again]
+
+
+@pytest.mark.parametrize("cuda", [Case("eager")], indirect=True)
+def test_who_was_given_an_event_by_garbage_waits_for_it_and_no_other(cuda: Platform) -> None:
+    device, kept = cuda.devices[0], []
+
+    class Keeper:
+        def __init__(self, event: Any) -> None:
+            self.itself, self.event = self, event
+
+        def __del__(self) -> None:
+            kept.append(self.event)
+
+    source, target = put(device, VALUES), put(device, VALUES)
+    finish(cuda)
+    latch = cuda.scheduler.hold(device.compute)
+    result = compute(ADD_ONE, source)
+    Keeper(lane_of(cuda).record(device.compute, 0))
+    gc.collect()
+    later = [device.download.record(0) for _ in range(3)]
+    way = device.transfer_to(device)
+    way.wait(kept[0])
+    copy_behind_its_back(way, result.array, target.array)
+    latch.release()
+    cuda.backend.synchronize(way.record(0))
+    assert all(cuda.backend.query(event) for event in later)
+    np.testing.assert_array_equal(read(target), VALUES + 1)
 
 
 def test_a_record_that_fails_keeps_its_handle(cuda: Platform, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -284,6 +284,23 @@ def test_access_is_enabled_and_probed_once_a_pair(cuda: Platform) -> None:
     assert counted.links[(0, 1)] == 3 * 16
 
 
+@pytest.mark.parametrize("cuda", [Case("lazy")], indirect=True)
+def test_the_memory_of_a_probe_is_used_again_after_it(cuda: Platform) -> None:
+    import cupy
+
+    from cuplace.runtime.backends.cuda.links import PROBE_WORDS
+
+    device, other = cuda.devices[:2]
+    way: Any = device.transfer_to(other)
+    arrival = cuda.backend.gpus[other.gpu].lane("in", device.gpu)
+    with arrival.device, arrival.on:
+        memory = cupy.empty(PROBE_WORDS, np.uint64)
+        memory.fill(7)
+        arrival.on.synchronize()
+        cuda.backend.synchronize(way.record(0))
+        np.testing.assert_array_equal(memory.get(), np.full(PROBE_WORDS, 7, np.uint64))
+
+
 def test_access_that_somebody_else_enabled_is_no_error(cuda: Platform) -> None:
     import cupy
 

@@ -312,6 +312,28 @@ def test_memory_of_any_allocator_is_in_order(cuda: Platform, name: str) -> None:
         finish(cuda)
 
 
+@pytest.mark.parametrize("name", ["async", "pool of async"])
+@pytest.mark.parametrize("cuda", [Case("eager")], indirect=True)
+def test_memory_that_was_freed_in_order_is_used_in_order(cuda: Platform, name: str) -> None:
+    """The user's work on memory that is freed in the order of a stream ends before others use it."""
+    import cupy
+
+    device, other = cuda.devices[:2]
+    source, lane = put(other, VALUES), device.upload.lane
+    read(move(source, device))
+    with cupy.cuda.using_allocator(allocators()[name]):
+        latch = cuda.scheduler.hold(device.upload)
+        with lane.device, lane.on:
+            memory = cupy.empty(VALUES.shape, VALUES.dtype)
+            memory.fill(7)
+            del memory
+        moved = move(source, device)
+        latch.release()
+        np.testing.assert_array_equal(read(moved), VALUES)
+        del moved
+        finish(cuda)
+
+
 def test_trimming_returns_what_is_unused(cuda: Platform) -> None:
     device = cuda.devices[4]
     kept = put(device, VALUES)
