@@ -208,6 +208,18 @@ def test_counts_are_zero_when_everything_is_dropped(platform: Platform) -> None:
     assert all(not arena.live for device in platform.devices for arena in device.memory.arenas.values())
 
 
+def test_counting_takes_in_nothing_that_is_held(platform: Platform) -> None:
+    device = platform.devices[0]
+    held = [put(device, numbers(i)) for i in range(4)]
+    platform.scheduler.host_wait(held)
+    counted = device.memory.stats()["bytes_in_use"]
+    later = [put(device, numbers(100 + i)) for i in range(4)]
+    platform.scheduler.host_wait(later)
+    for i, buffer in enumerate(held):
+        np.testing.assert_array_equal(read(buffer), numbers(i))
+    assert counted == 4 * NBYTES
+
+
 def test_failed_work_gives_its_memory_back(platform: Platform) -> None:
     device = platform.devices[0]
     source = put(device, numbers())
