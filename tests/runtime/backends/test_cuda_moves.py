@@ -19,7 +19,7 @@ from cuplace.runtime.task import CopyTask
 from tests import fakecuda, fakegpus
 from tests.fakegpus import Case
 from tests.memory import foreign_array
-from tests.runtime.streams import finish, move, put, read
+from tests.runtime.streams import ADD_ONE, compute, finish, move, put, read
 
 pytestmark = pytest.mark.order(once=True)
 
@@ -299,6 +299,33 @@ def test_the_memory_of_a_probe_is_used_again_after_it(cuda: Platform) -> None:
         arrival.on.synchronize()
         cuda.backend.synchronize(way.record(0))
         np.testing.assert_array_equal(memory.get(), np.full(PROBE_WORDS, 7, np.uint64))
+
+
+@pytest.mark.parametrize("cuda", [Case("eager", peers=False)], indirect=True)
+def test_a_staged_move_is_waited_for_where_the_next_one_fails(cuda: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ends on the way in to the other GPU, the second one on the way out of this."""
+    device, other = cuda.devices[:2]
+    source, target = made(device, numbers(8)), made(other, numbers(8) * 0)
+    read(move(source, other))
+    finish(cuda)
+    way: Any = device.transfer_to(other)
+    ring: Any = cuda.backend.ring
+    take, calls = ring.take_in_order, []
+
+    def fails_the_second_time(*arguments: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return take(*arguments)
+
+    latch = cuda.scheduler.hold(way._mover._arrival)
+    halves = [(slice(0, 4),), (slice(4, 8),)]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(ring, "take_in_order", fails_the_second_time)
+        cuda.scheduler.submit_moves([(CopyTask(half, half, way.path, 0), way, source, target) for half in halves])
+    result = compute(ADD_ONE, target)
+    latch.release()
+    np.testing.assert_array_equal(read(result)[:4], numbers(8)[:4] + 1)
 
 
 def test_access_that_somebody_else_enabled_is_no_error(cuda: Platform) -> None:
