@@ -320,9 +320,11 @@ def test_a_staged_move_is_waited_for_where_the_next_one_fails(cuda: Platform, mo
 
     latch = cuda.scheduler.hold(way._mover._arrival)
     halves = [(slice(0, 4),), (slice(4, 8),)]
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    moves = [(CopyTask(half, half, way.path, 0), way, source, target) for half in halves]
+    with monkeypatch.context() as patch:
         patch.setattr(ring, "take_in_order", fails_the_second_time)
-        cuda.scheduler.submit_moves([(CopyTask(half, half, way.path, 0), way, source, target) for half in halves])
+        with pytest.raises(KeyboardInterrupt):
+            cuda.scheduler.submit_moves(moves)
     result = compute(ADD_ONE, target)
     latch.release()
     np.testing.assert_array_equal(read(result)[:4], numbers(8)[:4] + 1)
