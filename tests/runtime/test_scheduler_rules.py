@@ -169,23 +169,28 @@ def test_each_door_waits_under_sync(platform: Platform, door: Callable[[Buffer],
 def test_what_a_call_has_enqueued_before_it_failed_is_waited_for(
     platform: Platform, door: Callable[[Buffer], Door], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    scheduler, device = platform.scheduler, platform.devices[0]
+    scheduler, (device, other) = platform.scheduler, platform.devices[:2]
     streams = {submits: device.compute, submits_moves: device.transfer_to(device)}
     source = put(device, VALUES)
     call = door(source)
     target = call()
+    read(target)
+    scheduler.upload(target, VALUES * 0)
     read(target)
     latch = scheduler.hold(streams.get(door, device.upload))
     with monkeypatch.context() as patch:
         patch.setattr(scheduler.log, "append", _interrupted)
         with pytest.raises(KeyboardInterrupt):
             call()
-    assert not scheduler.is_ready([target])
+    was_ready = scheduler.is_ready([target])
+    seen = move(target, other)
     with scheduler.log.record() as records:
         scheduler.submit(task(lambda: 0), device.download, (), (source,))
-    assert len(records[0].waits) == (door in streams), "for the read of the source, where there is one"
     latch.release()
-    np.testing.assert_array_equal(read(target), VALUES + 1 if door is submits else VALUES)
+    for found in (seen, target):
+        np.testing.assert_array_equal(read(found), VALUES + 1 if door is submits else VALUES)
+    assert not was_ready
+    assert len(records[0].waits) == (door in streams), "for the read of the source, where there is one"
 
 
 def _interrupted(*arguments: Any) -> None:
