@@ -50,7 +50,7 @@ class Step(NamedTuple):
 class Chain:
     """Operations of one result shape that are evaluated together.
 
-    The *frame* of a block are arrays: the external arrays' parts, the numbers, the outputs' parts,
+    The *frame* of a block is the arrays of its places: the external arrays' parts, the numbers, the outputs' parts,
     scratch. Steps name places in it.
 
     Attributes:
@@ -78,7 +78,7 @@ class Chain:
         self._numbers = _numbers(ops)
         self._steps = self._make_steps(ops, blocks)
         frame = len(self.externals) + len(self._numbers) + len(self.outputs) + len(self._scratch)
-        self._evaluate = _compiled(self._steps, frame)
+        self._evaluate = _evaluation(self._steps, frame)
 
     def _make_steps(self, ops: Sequence[LocalOp], blocks: Mapping[int, Block]) -> list[Step]:
         place: dict[Any, int] = {register: i for i, register in enumerate(self.externals)}
@@ -155,7 +155,7 @@ class _Cut:
         return (array.reshape(-1), True) if self.whole else (array.reshape(()), False)
 
 
-def _compiled(steps: Sequence[Step], places: int) -> Callable[..., None]:
+def _evaluation(steps: Sequence[Step], places: int) -> Callable[..., None]:
     """The function of all places of a frame that does the steps one after the other. A loop over them would cost a
     microsecond for each."""
     names: dict[str, Any] = {"copyto": np.copyto}

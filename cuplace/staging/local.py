@@ -52,6 +52,7 @@ class LocalOp:
             each result the memory to write it to, or None.
         params: the local parameters.
         ufunc: the function of ``xp`` that computes it and can write to given memory, if there is one.
+        whole: how many numbers its result has on all devices together, where there is a ufunc.
         into: ``into(xp, out, *arrays, **params)``, where that is a way to write to given memory.
         elementwise: whether it may be evaluated block by block.
         is_loop: whether it is a loop.
@@ -59,14 +60,14 @@ class LocalOp:
 
     __slots__ = (
         "arg_shapes", "args", "compute", "dtypes", "elementwise", "into", "is_loop", "name", "outs", "params",
-        "shapes", "ufunc",
+        "shapes", "ufunc", "whole",
     )  # fmt: skip
 
     def __init__(
         self, name: str, compute: Callable[..., Any], args: Sequence[Source], arg_shapes: Sequence[Shape],
         outs: Sequence[int], shapes: Sequence[Shape], dtypes: Sequence[np.dtype], params: Mapping[str, Any],
         ufunc: str | None = None, elementwise: bool = False, into: Callable[..., None] | None = None,
-        is_loop: bool = False,
+        is_loop: bool = False, whole: int = 0,
     ) -> None:  # fmt: skip
         self.name = name
         self.compute = compute
@@ -80,32 +81,33 @@ class LocalOp:
         self.elementwise = elementwise
         self.into = into
         self.is_loop = is_loop
+        self.whole = whole
 
     @classmethod
     def of(
         cls, op: Op, args: Sequence[Source], arg_shapes: Sequence[Shape], out: int, shape: Shape, dtype: np.dtype,
-        params: Mapping[str, Any],
+        params: Mapping[str, Any], whole: int = 0,
     ) -> LocalOp:  # fmt: skip
-        """One operation of `cuplace.ops`."""
+        """One operation of `cuplace.ops`. Without ``whole`` its result is that of one device."""
         return cls(
             op.name, op.compute, args, arg_shapes, (out,), (shape,), (dtype,), params, op.ufunc, op.elementwise,
-            op.into,
-        )
+            op.into, whole=whole or math.prod(shape),
+        )  # fmt: skip
 
     def renumbered(self, register_of: Mapping[int, int]) -> LocalOp:
         """The same with other register numbers."""
         args = [Register(register_of[arg.index]) if type(arg) is Register else arg for arg in self.args]
         return LocalOp(
             self.name, self.compute, args, self.arg_shapes, [register_of[out] for out in self.outs], self.shapes,
-            self.dtypes, self.params, self.ufunc, self.elementwise, self.into, self.is_loop,
+            self.dtypes, self.params, self.ufunc, self.elementwise, self.into, self.is_loop, self.whole,
         )  # fmt: skip
 
     def function(self, xp: Any) -> Callable[..., Any]:
-        """The function that computes it into given memory; it has a ufunc."""
+        """The function that computes it into given memory, chosen by the whole result; it has a ufunc."""
         assert self.ufunc is not None
         if xp is not np:
             return getattr(xp, self.ufunc)  # type: ignore[no-any-return]
-        return host_function(self.ufunc, self.dtypes[0], math.prod(self.shapes[0]))
+        return host_function(self.ufunc, self.dtypes[0], self.whole)
 
     @property
     def reads(self) -> list[int]:

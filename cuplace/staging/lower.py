@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -116,7 +117,8 @@ class Lowering:
         sources = [self._source(arg) for arg in args]
         shapes = [arg.local_shape for arg in args]
         each = [params] if isinstance(params, Mapping) else params
-        variants = [LocalOp.of(op, sources, shapes, place, shape, out.dtype, one) for one in each]
+        whole = math.prod(out.shape)
+        variants = [LocalOp.of(op, sources, shapes, place, shape, out.dtype, one, whole) for one in each]
         level = self.level(args)
         types = tuple([ArrayType(s, a.dtype) for a, s in zip(args, shapes, strict=True)])
         cost = op.cost(types, OutType(shape, out.dtype), each[0])

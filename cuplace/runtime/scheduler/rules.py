@@ -115,7 +115,10 @@ class Rules:
         event = stream.record(next_id())
         if event is not None:
             marks = self._marks
-            while marks and self.backend.query(first := marks[0]):
+            while marks:
+                first = marks[0]
+                if not self.backend.query(first):
+                    break
                 if marks and marks[0] is first:  # else a destructor that computes has been here
                     marks.popleft()
             marks.append(event)
