@@ -76,7 +76,8 @@ def _parser(name: str, benchmark: Benchmark, prog: str) -> argparse.ArgumentPars
         parser.add_argument("--peer", metavar="NAMES", help=text)
     text = f"how often to measure (default: {benchmark.rounds}; 1 on the simulator, where nothing is noise)"
     parser.add_argument("--rounds", type=whole(1, 1000), metavar="N", help=text)
-    parser.add_argument("--quick", action="store_true", help="tiny sizes and few rounds, to see that it runs; virtual times stay what they are")
+    text = "tiny sizes and few rounds, to see that it runs; virtual times stay what they are"
+    parser.add_argument("--quick", action="store_true", help=text)
     parser.add_argument("--json", metavar="FILE", help="write all figures as JSON; - for standard output")
     if benchmark.draws:
         parser.add_argument("--plot", metavar="FILE.svg", help="draw the main figures")

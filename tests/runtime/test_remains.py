@@ -271,6 +271,38 @@ def test_a_destructor_uses_a_loan_of_its_own_garbage(platform: Platform, garbage
 
 
 @pytest.mark.order
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_destructor_uses_two_loans_of_its_own_garbage(platform: Platform, held: int) -> None:
+    """The memory comes back after the work of both borrowers, though nothing is under way on the stream of one."""
+    scheduler, device = platform.scheduler, platform.devices[0]
+    streams = (device.download, device.transfer_to(device))
+    before = used(platform)
+    buffer = put(device, VALUES)
+    seen = new(device, buffer, TRANSFER)
+    scheduler.host_wait([buffer])
+    latches: list[Any] = []
+
+    def dying(kept: list[Any]) -> None:
+        scheduler.park()
+        latches.append(hold_behind_its_back(streams[held]))
+        copy_behind_its_back(streams[held], kept[0].buffer.array, kept[2])
+
+    loans = [scheduler.lend_out(buffer, stream, stream) for stream in streams]
+    Cycle([*loans, seen.array, buffer], dying)
+    del loans, buffer
+    gc.collect()
+    scheduler.park()
+    later = [put(device, VALUES * 7) for _ in range(4)]
+    scheduler.host_wait(later)
+    latches.pop().release()
+    scheduler.drain(streams)
+    np.testing.assert_array_equal(host_values(seen.array), VALUES)
+    del later, seen
+    finish(platform)
+    assert used(platform) == before
+
+
+@pytest.mark.order
 def test_a_kept_buffer_dies_after_its_last_use(platform: Platform) -> None:
     """Its destructor is not called again, so nobody tells what used it last."""
     scheduler, (device, other, third) = platform.scheduler, platform.devices[:3]
