@@ -55,14 +55,14 @@ def host_function(name: str, dtype: np.dtype, size: int) -> Callable[..., Any]:
 def _loop(name: str) -> Callable[..., Any]:
     """What computes a function by its loop, or the ufunc where nothing can be compiled: numba comes later than the
     versions of NumPy that it is for, and a user may have turned it off."""
-    ufunc = getattr(np, name)
+    ufunc: Callable[..., Any] = getattr(np, name)
     try:
         with Uninterrupted():  # a compiler that was half loaded could never be loaded again
             from cuplace.ops import sine
     except ImportError:
-        return ufunc  # type: ignore[no-any-return]
+        return ufunc
     if isinstance(sine.sine, FunctionType):
-        return ufunc  # type: ignore[no-any-return]
+        return ufunc
     return functools.partial(_compute, functools.partial(_fill, sine.sine, sine.LIMIT, ufunc, _HALF[name]))
 
 

@@ -105,9 +105,10 @@ class LocalOp:
     def function(self, xp: Any) -> Callable[..., Any]:
         """The function that computes it into given memory, chosen by the whole result; it has a ufunc."""
         assert self.ufunc is not None
-        if xp is not np:
-            return getattr(xp, self.ufunc)  # type: ignore[no-any-return]
-        return host_function(self.ufunc, self.dtypes[0], self.whole)
+        if xp is np:
+            return host_function(self.ufunc, self.dtypes[0], self.whole)
+        function: Callable[..., Any] = getattr(xp, self.ufunc)
+        return function
 
     @property
     def reads(self) -> list[int]:

@@ -29,7 +29,8 @@ from cuplace.runtime.staging import NO_STAGING, Staging
 from cuplace.runtime.submission import Submission
 
 INLINE_SECONDS = 100e-6
-"""Work estimated to be shorter than this runs in the calling thread if it can start at once."""
+"""Work and copies estimated to be shorter than this run in the calling thread if they can start at once: another thread
+would need as long to get the interpreter's lock from the one that enqueues."""
 
 SHARED_SECONDS = 150e-6
 """Work estimated to be shorter than this runs in the calling thread if it can start at once and no worker is idle."""
