@@ -31,7 +31,6 @@ ROUNDING = 1.5 * 2.0**52
 
 SIGN_BIT = np.int64(63)
 LIMIT = 2.0**24
-LARGEST = float(np.finfo(np.float32).max)
 
 Loop = Callable[[Any, Any, float], bool]
 
@@ -58,13 +57,13 @@ def sine(x: Any, out: Any, half: float) -> bool:
         out: as many, in memory apart.
 
     Returns:
-        Whether all results hold: no argument of ``LIMIT`` or more is among them. What is infinite or not a number gives
-        what is not a number.
+        Whether all results hold: no argument of ``LIMIT`` or more is among them. What is not a number gives what is not
+        a number.
     """
     too_large = np.int64(0)
     for i in range(x.size):
         number = np.float64(x[i])
-        too_large += (abs(number) >= LIMIT) & (abs(number) <= LARGEST)
+        too_large += abs(number) >= LIMIT
         rounded = (number * PER_PI + half) + ROUNDING
         multiple = (rounded - ROUNDING) - half
         rest = ((number - multiple * PI_1) - multiple * PI_2) - multiple * PI_3
