@@ -301,6 +301,23 @@ def test_the_memory_of_a_probe_is_used_again_after_it(cuda: Platform) -> None:
         np.testing.assert_array_equal(memory.get(), np.full(PROBE_WORDS, 7, np.uint64))
 
 
+@pytest.mark.parametrize("cuda", [Case("eager"), Case("eager", peers=False)], indirect=True, ids=labels)
+def test_memory_that_moves_pack_into_comes_back(cuda: Platform) -> None:
+    """Without a count, which takes in what was lost."""
+    device, other = cuda.devices[:2]
+    source, target = made(device, numbers(64, 64)), made(other, numbers(64, 64))
+    in_use = []
+    for _ in range(3):
+        send(source, (FULL, slice(0, 3)), target, (FULL, slice(5, 8)))
+        cuda.scheduler.host_wait([source, target])
+        cuda.scheduler.drain([device.transfer_to(other)])
+        for each in (device, other):
+            each.memory.collect()
+        in_use.append((device.memory.in_use, other.memory.in_use))
+    assert in_use == [(source.nbytes, target.nbytes)] * 3
+    np.testing.assert_array_equal(read(target)[:, 5:8], numbers(64, 64)[:, :3])
+
+
 @pytest.mark.parametrize("cuda", [Case("eager", peers=False)], indirect=True)
 def test_a_staged_move_is_waited_for_where_the_next_one_fails(cuda: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ends on the way in to the other GPU, the second one on the way out of this."""
