@@ -312,6 +312,20 @@ def test_memory_of_any_allocator_is_in_order(cuda: Platform, name: str) -> None:
         finish(cuda)
 
 
+@pytest.mark.parametrize("cuda", [Case("eager")], indirect=True)
+def test_the_memory_of_latches_is_used_again(cuda: Platform) -> None:
+    from cuplace.runtime.backends.cuda.latch import _SLOTS
+
+    stream = cuda.devices[0].compute
+    pinned = []
+    for _ in range(3):
+        for _ in range(_SLOTS):
+            cuda.scheduler.hold(stream).release()
+            cuda.scheduler.drain([stream])
+        pinned.append(fakecuda.counters().pinned.used)
+    assert pinned[0] == pinned[1] == pinned[2]
+
+
 @pytest.mark.parametrize("name", ["async", "pool of async"])
 @pytest.mark.parametrize("cuda", [Case("eager")], indirect=True)
 def test_memory_that_was_freed_in_order_is_used_in_order(cuda: Platform, name: str) -> None:
@@ -322,13 +336,13 @@ def test_memory_that_was_freed_in_order_is_used_in_order(cuda: Platform, name: s
     source, lane = put(other, VALUES), device.upload.lane
     read(move(source, device))
     with cupy.cuda.using_allocator(allocators()[name]):
-        latch = cuda.scheduler.hold(device.upload)
+        held = cuda.scheduler.hold(device.upload)
         with lane.device, lane.on:
             memory = cupy.empty(VALUES.shape, VALUES.dtype)
             memory.fill(7)
             del memory
         moved = move(source, device)
-        latch.release()
+        held.release()
         np.testing.assert_array_equal(read(moved), VALUES)
         del moved
         finish(cuda)
