@@ -105,7 +105,7 @@ def as_svg(plan: TransferPlan) -> str:
     aliased = {plan.target.flat_devices[target] for _, target in plan.aliases}
     width, height = max(_MARGIN + _CELL * len(tos), _CAPTION), _MARGIN + _CELL * len(froms) + _FOOT
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    font = 'font-family="sans-serif" font-size="10" text-anchor="middle"'
+    font = '''font-family="Menlo,Consolas,'DejaVu Sans Mono',monospace" font-size="10" text-anchor="middle"'''
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>', f"<title>{_escaped(repr(plan))}</title>"]
     parts.append(f'<path d="M0 0H{width}V{height}H0z" fill="#fff"/>')
     parts.append(_label(width / 2, 20, "bytes from each device (row) to each device (column)"))
