@@ -12,7 +12,7 @@ LINES_SHOWN = 16
 MOST_DRAWN = 64
 """Devices up to which every pair has a cell of its own."""
 
-_CELL, _MARGIN, _FOOT, _CAPTION = 44, 64, 24, 420
+_CELL, _MARGIN, _FOOT, _CAPTION = 48, 64, 24, 420
 _UNITS = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 
 
