@@ -21,6 +21,9 @@ _HALF = {"sin": 0.0, "cos": 0.5}
 WORTHWHILE = 1 << 15
 """Numbers of a whole result from which on a loop is used: for fewer, loading the compiler would not pay."""
 
+LIMIT = 2.0**24
+"""Magnitudes from here on are too large for a loop."""
+
 BLOCK = 1 << 16
 """Numbers that are looked at, or copied before they are overwritten, at a time."""
 
@@ -63,35 +66,35 @@ def _loop(name: str) -> Callable[..., Any]:
         return ufunc
     if isinstance(sine.sine, FunctionType):
         return ufunc
-    return functools.partial(_compute, functools.partial(_fill, sine.sine, sine.LIMIT, ufunc, _HALF[name]))
+    return functools.partial(_compute, sine.sine, ufunc, _HALF[name])
 
 
-def _compute(fill: Callable[[Any, Any], None], x: Any, out: Any = None) -> Any:
-    """``fill(x, out)`` for arrays of any layout, which may share memory."""
+def _compute(loop: Callable[[Any, Any, float], bool], ufunc: Any, half: float, x: Any, out: Any = None) -> Any:
+    """The values of a loop for an array of any layout, which may share memory with the result."""
     if out is None:
         out = np.empty(x.shape, np.float32)
     if not _is_plain(out):
-        out[...] = _compute(fill, x)
+        out[...] = _compute(loop, ufunc, half, x)
     elif x.shape == out.shape and _is_plain(x) and not np.may_share_memory(x, out):
-        fill(x.reshape(-1), out.reshape(-1))
+        numbers, results = x.reshape(-1), out.reshape(-1)
+        if not loop(numbers, results, half):
+            _mend(ufunc, numbers, results)
     else:
         if x is not out:
             np.copyto(out, x)
         flat = out.reshape(-1)
         for start in range(0, flat.size, BLOCK):
             block = flat[start : start + BLOCK]
-            fill(block.copy(), block)
+            _compute(loop, ufunc, half, block.copy(), block)
     return out
 
 
-def _fill(loop: Callable[[Any, Any, float], bool], limit: float, ufunc: Any, half: float, x: Any, out: Any) -> None:
-    """The loop, and NumPy for what is too large for it: a number has the same result whatever is beside it."""
-    if loop(x, out, half):
-        return
-    for start in range(0, x.size, BLOCK):
-        block = x[start : start + BLOCK]
-        large = np.abs(block) >= limit
-        out[start : start + BLOCK][large] = ufunc(block[large])
+def _mend(ufunc: Any, numbers: Any, results: Any) -> None:
+    """NumPy's results for what is too large for a loop: a number has the same one whatever is beside it."""
+    for start in range(0, numbers.size, BLOCK):
+        part = slice(start, start + BLOCK)
+        large = np.abs(numbers[part]) >= LIMIT
+        results[part][large] = ufunc(numbers[part][large])
 
 
 def _is_plain(x: Any) -> bool:

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from cuplace.ops.loops import LIMIT
+
 PER_PI = 1.0 / math.pi
 PI_1 = float.fromhex("0x1.921fb54p+1")
 PI_2 = float.fromhex("0x1.10b4611p-29")
@@ -30,7 +32,6 @@ ROUNDING = 1.5 * 2.0**52
 """Added to a float64, it rounds to an integer, of which the lowest bit is the lowest bit of the sum."""
 
 SIGN_BIT = np.int64(63)
-LIMIT = 2.0**24
 
 Loop = Callable[[Any, Any, float], bool]
 

@@ -73,6 +73,7 @@ class Chain:
         self.externals = tuple(shapes)
         self._cuts = tuple(_Cut(shape, self.shape) for shape in shapes.values())
         self._itemsize = max(op.dtypes[0].itemsize for op in ops)
+        self._nbytes = math.prod(self.shape) * self._itemsize
         blocks = assign_blocks(ops, self.outputs, borrows)
         self._scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
         self._numbers = _numbers(ops)
@@ -102,6 +103,10 @@ class Chain:
     def run(self, externals: Sequence[Any], outputs: Sequence[Any], scalars: Sequence[Any]) -> None:
         """Fill ``outputs`` from the external arrays and the numbers passed at the call."""
         numbers = [scalars[n.index] if type(n) is Slot else n.value for n in self._numbers]
+        if self._nbytes <= BLOCK_BYTES:
+            scratch = [_scratch(block, self.shape) for block in self._scratch]
+            self._evaluate(*externals, *numbers, *outputs, *scratch)
+            return
         for cut, array in zip(self._cuts, externals, strict=True):
             if not cut.flat(array):
                 parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
@@ -109,13 +114,8 @@ class Chain:
         else:
             outputs = [output.reshape(-1) for output in outputs]
             parts = [cut.flattened(array) for cut, array in zip(self._cuts, externals, strict=True)]
-        shape = outputs[0].shape
-        length, row = shape[0], shape[1:]
+        length, row = outputs[0].shape[0], outputs[0].shape[1:]
         size = max(BLOCK_BYTES // (self._itemsize * math.prod(row) or 1), 1)
-        if length <= size:
-            scratch = [_scratch(block, shape) for block in self._scratch]
-            self._evaluate(*[array for array, _ in parts], *numbers, *outputs, *scratch)
-            return
         scratch = [_scratch(block, (size, *row)) for block in self._scratch]
         for start in range(0, length, size):
             stop = min(start + size, length)
