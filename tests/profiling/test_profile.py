@@ -235,7 +235,7 @@ def test_nothing_at_all(platform):
     assert prof.to_dict()["bubble"] is None
 
 
-def test_nothing_is_there_before_the_block_begins():
+def test_nothing_is_there_before_the_block_begins(platform):
     block = profile()
     with pytest.raises(errors.ProfileBlockError, match=r"with cuplace\.profile\(\) as prof:.*prof\.report"):
         block.report()
