@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,3 +34,15 @@ def foreign_array(device: Device, values: np.ndarray) -> Any:
 def host_values(array: Any) -> np.ndarray:
     """The values of a complete NumPy or CuPy array."""
     return array if isinstance(array, np.ndarray) else array.get()
+
+
+class Cycle:
+    """Keeps something until the garbage is collected; then, calls ``dying``."""
+
+    def __init__(self, kept: Any, dying: Callable[[Any], None] = lambda kept: None) -> None:
+        self.itself = self
+        self.kept = kept
+        self.dying = dying
+
+    def __del__(self) -> None:
+        self.dying(self.kept)

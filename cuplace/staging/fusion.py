@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuplace.staging.local import LocalOp, Register, Slot, Source
+from cuplace.staging.script import function_of
 
 BLOCK_BYTES = 1 << 18
 """Bytes of one operand of one block, which stays in a core's second-level cache until the next operation reads it.
@@ -107,13 +108,11 @@ class Chain:
             scratch = [_scratch(block, self.shape) for block in self._scratch]
             self._evaluate(*externals, *numbers, *outputs, *scratch)
             return
-        for cut, array in zip(self._cuts, externals, strict=True):
-            if not cut.flat(array):
-                parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
-                break
-        else:
+        if all(cut.flat(array) for cut, array in zip(self._cuts, externals, strict=True)):
             outputs = [output.reshape(-1) for output in outputs]
             parts = [cut.flattened(array) for cut, array in zip(self._cuts, externals, strict=True)]
+        else:
+            parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
         length, row = outputs[0].shape[0], outputs[0].shape[1:]
         size = max(BLOCK_BYTES // (self._itemsize * math.prod(row) or 1), 1)
         scratch = [_scratch(block, (size, *row)) for block in self._scratch]
@@ -164,10 +163,7 @@ def _evaluation(steps: Sequence[Step], places: int) -> Callable[..., None]:
         names[f"f{i}"] = ufunc or functools.partial(compute, np, **params)
         operands = ", ".join(f"v{place}" for place in args)
         lines.append(f"f{i}({operands}, out=v{target})" if ufunc else f"copyto(v{target}, f{i}({operands}))")
-    frame = ", ".join(f"v{place}" for place in range(places))
-    exec(compile(f"def evaluate({frame}):\n    " + "\n    ".join(lines), "<cuplace chain>", "exec"), names)
-    evaluate: Callable[..., None] = names["evaluate"]
-    return evaluate
+    return function_of(", ".join(f"v{place}" for place in range(places)), lines, names, "chain")
 
 
 def _numbers(ops: Sequence[LocalOp]) -> list[Source]:

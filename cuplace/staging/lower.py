@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +9,7 @@ import numpy as np
 
 from cuplace.array.type import ArrayType
 from cuplace.ops.convert import CONVERT
-from cuplace.ops.op import OutType
+from cuplace.ops.op import OutType, size_of
 from cuplace.runtime.task import NOTHING, ComputeTask, Cost
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
 from cuplace.staging.loop import SCAN, lower_loop
@@ -117,7 +116,7 @@ class Lowering:
         sources = [self._source(arg) for arg in args]
         shapes = [arg.local_shape for arg in args]
         each = [params] if isinstance(params, Mapping) else params
-        whole = math.prod(out.shape)
+        whole = size_of(out.shape)
         variants = [LocalOp.of(op, sources, shapes, place, shape, out.dtype, one, whole) for one in each]
         level = self.level(args)
         types = tuple([ArrayType(s, a.dtype) for a, s in zip(args, shapes, strict=True)])

@@ -72,11 +72,7 @@ class Script:
 
     def compiled(self) -> Callable[[list[Any], list[Any], tuple[Any, ...]], None]:
         """The function."""
-        body = "\n    ".join(self._lines or ["pass"])
-        source = f"def work(reads, writes, numbers):\n    {body}\n"
-        exec(compile(source, "<cuplace segment>", "exec"), self._names)
-        work: Callable[[list[Any], list[Any], tuple[Any, ...]], None] = self._names["work"]
-        return work
+        return function_of("reads, writes, numbers", self._lines, self._names, "segment")
 
     def _name(self, value: Any) -> str:
         name = f"v{len(self._names)}"
@@ -90,3 +86,12 @@ class Script:
             return f"numbers[{source.index}]"
         assert type(source) is Constant
         return self._name(source.value)
+
+
+def function_of(arguments: str, lines: Sequence[str], names: dict[str, Any], title: str) -> Callable[..., None]:
+    """The function of these arguments that does what the lines say, which find ``names`` besides. Tracebacks show
+    ``title``."""
+    body = "\n    ".join(lines or ["pass"])
+    exec(compile(f"def work({arguments}):\n    {body}\n", f"<cuplace {title}>", "exec"), names)
+    work: Callable[..., None] = names["work"]
+    return work

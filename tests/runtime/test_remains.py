@@ -16,7 +16,7 @@ from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
 from cuplace.runtime.submission import Submission
 from cuplace.runtime.task import LATCH
-from tests.memory import host_values
+from tests.memory import Cycle, host_values
 from tests.runtime.streams import (
     ADD_ONE,
     compute,
@@ -34,18 +34,6 @@ from tests.runtime.streams import (
 pytestmark = pytest.mark.order(once=True)
 
 VALUES = np.arange(24, dtype=np.int64)
-
-
-class Cycle:
-    """Keeps something until the garbage is collected; then, calls ``dying``."""
-
-    def __init__(self, kept: Any, dying: Callable[[Any], None] = lambda kept: None) -> None:
-        self.itself = self
-        self.kept = kept
-        self.dying = dying
-
-    def __del__(self) -> None:
-        self.dying(self.kept)
 
 
 def make_garbage(first: str, make: Callable[[], Any], dying: Callable[[Any], None]) -> None:
@@ -233,49 +221,15 @@ def test_a_loan_that_is_garbage_with_its_buffer_ends_first(platform: Platform) -
 
 
 @pytest.mark.order
-@pytest.mark.parametrize("garbage", ["both", "loan"])
-def test_a_destructor_uses_a_loan_of_its_own_garbage(platform: Platform, garbage: str) -> None:
-    """The borrower's work comes after the loan's destructor, and after a door has learnt of that."""
+@pytest.mark.parametrize(
+    ("garbage", "loans", "held"), [("both", 1, 0), ("loan", 1, 0), ("both", 2, 0), ("both", 2, 1)],
+    ids=["both", "loan", "both-two-0", "both-two-1"],
+)  # fmt: skip
+def test_a_destructor_uses_a_loan_of_its_own_garbage(platform: Platform, garbage: str, loans: int, held: int) -> None:
+    """The borrower's work comes after the loan's destructor, and after a door has learnt of that. Of two borrowers, one
+    has nothing under way."""
     scheduler, device = platform.scheduler, platform.devices[0]
-    theirs = device.download
-    before = used(platform)
-    buffer = put(device, VALUES)
-    seen = new(device, buffer, TRANSFER)
-    scheduler.host_wait([buffer])
-    latches: list[Any] = []
-
-    def dying(kept: list[Any]) -> None:
-        scheduler.park()
-        latches.append(hold_behind_its_back(theirs))
-        copy_behind_its_back(theirs, kept[0].buffer.array, kept[1])
-
-    loan = scheduler.lend_out(buffer, theirs, theirs)
-    Cycle([loan, seen.array, buffer] if garbage == "both" else [loan, seen.array], dying)
-    del loan
-    if garbage == "both":
-        del buffer
-        gc.collect()
-        scheduler.park()
-    else:
-        gc.collect()
-        scheduler.park()
-        del buffer
-    later = [put(device, VALUES * 7) for _ in range(4)]
-    scheduler.host_wait(later)
-    latches.pop().release()
-    scheduler.drain([theirs])
-    np.testing.assert_array_equal(host_values(seen.array), VALUES)
-    del later, seen
-    finish(platform)
-    assert used(platform) == before
-
-
-@pytest.mark.order
-@pytest.mark.parametrize("held", [0, 1])
-def test_a_destructor_uses_two_loans_of_its_own_garbage(platform: Platform, held: int) -> None:
-    """The memory comes back after the work of both borrowers, though nothing is under way on the stream of one."""
-    scheduler, device = platform.scheduler, platform.devices[0]
-    streams = (device.download, device.transfer_to(device))
+    streams = (device.download, device.transfer_to(device))[:loans]
     before = used(platform)
     buffer = put(device, VALUES)
     seen = new(device, buffer, TRANSFER)
@@ -285,13 +239,19 @@ def test_a_destructor_uses_two_loans_of_its_own_garbage(platform: Platform, held
     def dying(kept: list[Any]) -> None:
         scheduler.park()
         latches.append(hold_behind_its_back(streams[held]))
-        copy_behind_its_back(streams[held], kept[0].buffer.array, kept[2])
+        copy_behind_its_back(streams[held], kept[0].buffer.array, kept[1])
 
-    loans = [scheduler.lend_out(buffer, stream, stream) for stream in streams]
-    Cycle([*loans, seen.array, buffer], dying)
-    del loans, buffer
-    gc.collect()
-    scheduler.park()
+    lent = [scheduler.lend_out(buffer, stream, stream) for stream in streams]
+    Cycle([lent[0], seen.array, *lent[1:], *([buffer] if garbage == "both" else [])], dying)
+    del lent
+    if garbage == "both":
+        del buffer
+        gc.collect()
+        scheduler.park()
+    else:
+        gc.collect()
+        scheduler.park()
+        del buffer
     later = [put(device, VALUES * 7) for _ in range(4)]
     scheduler.host_wait(later)
     latches.pop().release()

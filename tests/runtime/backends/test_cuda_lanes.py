@@ -10,6 +10,7 @@ import pytest
 
 from cuplace.runtime.platform import Platform
 from tests.fakegpus import Case
+from tests.memory import Cycle
 from tests.runtime.streams import ADD_ONE, compute, copy_behind_its_back, finish, new, put, read
 
 pytestmark = pytest.mark.order(once=True)
@@ -56,16 +57,8 @@ def test_a_handle_is_not_used_again_while_something_keeps_its_event(cuda: Platfo
     device = cuda.devices[0]
     lane, free = lane_of(cuda), device.download
     kept: list[Any] = []
-
-    class Keeper:
-        def __init__(self, event: Any) -> None:
-            self.itself, self.event = self, event
-
-        def __del__(self) -> None:
-            kept.append(self.event)
-
     latch = cuda.scheduler.hold(device.compute)
-    Keeper(lane.record(device.compute, 0))
+    Cycle(lane.record(device.compute, 0), kept.append)
     gc.collect()
     later = [free.record(0) for _ in range(3)]
     assert kept[0].handle not in [event.handle for event in later]
@@ -81,19 +74,11 @@ def test_a_handle_is_not_used_again_while_something_keeps_its_event(cuda: Platfo
 @pytest.mark.parametrize("cuda", [Case("eager")], indirect=True)
 def test_who_was_given_an_event_by_garbage_waits_for_it_and_no_other(cuda: Platform) -> None:
     device, kept = cuda.devices[0], []
-
-    class Keeper:
-        def __init__(self, event: Any) -> None:
-            self.itself, self.event = self, event
-
-        def __del__(self) -> None:
-            kept.append(self.event)
-
     source, target = put(device, VALUES), put(device, VALUES)
     finish(cuda)
     latch = cuda.scheduler.hold(device.compute)
     result = compute(ADD_ONE, source)
-    Keeper(lane_of(cuda).record(device.compute, 0))
+    Cycle(lane_of(cuda).record(device.compute, 0), kept.append)
     gc.collect()
     later = [device.download.record(0) for _ in range(3)]
     way = device.transfer_to(device)
