@@ -225,7 +225,13 @@ _warned: set[tuple[str, int, int]] = set()
 
 
 def narrow(array: np.ndarray) -> np.ndarray:
-    """A NumPy array as arrays can hold it: with ``enable_x64`` off, 64-bit types are narrowed to 32 bits.
+    """A NumPy array as arrays can hold it, of `held_dtype`. Raises and warns as that does."""
+    dtype = held_dtype(array)
+    return array if dtype == array.dtype else array.astype(dtype)
+
+
+def held_dtype(array: np.ndarray) -> np.dtype:
+    """The dtype that arrays hold a NumPy array's values in: with ``enable_x64`` off, 64-bit types are narrowed.
 
     Raises:
         DtypeError: a TypeError, for a dtype that arrays cannot have.
@@ -236,16 +242,15 @@ def narrow(array: np.ndarray) -> np.ndarray:
     """
     dtype = checked_dtype(array.dtype)
     target = canonicalize(dtype)
-    if target == dtype:
-        return array
-    if dtype.kind in "iu" and array.size:
-        _check_range(array, target)
-    _warn_narrowing(dtype, target, "NumPy values")
-    return array.astype(target)
+    if target != dtype:
+        if dtype.kind in "iu" and array.size:
+            _check_range(array, target)
+        _warn_narrowing(dtype, target, "NumPy values")
+    return target
 
 
 def narrowed(dtype: np.dtype) -> np.dtype:
-    """The dtype that values on a GPU are cast to before arrays hold them. Warns as `narrow` does."""
+    """The dtype that values on a GPU are cast to before arrays hold them. Warns as `held_dtype` does."""
     target = canonicalize(dtype)
     if target != dtype:
         _warn_narrowing(dtype, target, "Values")

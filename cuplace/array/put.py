@@ -10,7 +10,7 @@ import numpy as np
 
 from cuplace.array.array import Array
 from cuplace.array.donation import check_sole_owner
-from cuplace.array.dtypes import narrow
+from cuplace.array.dtypes import held_dtype, narrow
 from cuplace.array.fetch import read_all
 from cuplace.array.foreign import adopted, devices_of, shared
 from cuplace.array.host import read_host_value
@@ -103,8 +103,7 @@ def device_put(
             if type(device) in _PLACES:
                 return _carry_out(x, route(x._key, device), caller())
         elif kind is np.ndarray and type(device) in _PLACES:
-            values = narrow(x)
-            return _upload(values, host_key(values.shape, values.dtype, False, device), caller())
+            return _upload(x, host_key(x.shape, held_dtype(x), False, device), caller())
         if kind in _LEAVES and not isinstance(device, _TREES):
             return _prepared(x, device, False, None).run(caller())
     return _put_tree(x, device, donate, may_alias, max_bytes=max_bytes)
@@ -325,4 +324,4 @@ def _carry_out(array: Array, how: Route, line: Line | None) -> Array:
 
 
 def _upload(values: np.ndarray, key: OperandKey, line: Line | None) -> Array:
-    return Array._make(upload(values, key.sharding, line), key, line)
+    return Array._make(upload(values, key.sharding, line, key.type.dtype), key, line)

@@ -1,10 +1,10 @@
 """Sine and cosine of float32, as loops that numba compiles when this module is loaded, or loads from its cache.
 
 The argument is reduced by multiples of pi to [-pi/2, pi/2] as W. J. Cody and W. Waite do it (Software Manual for the
-Elementary Functions, 1980), with pi in two parts: a product of the first one, of 29 bits, with a multiple below 2**24 is
-exact in float64. A polynomial gives the sine of the rest to within 2**-35. All of that is done in float64,
-so the result is the nearest float32 but in one case of some thousands. The loops have no branches and no calls, so that
-they run on vectors; whether an argument was too large for that, they tell.
+Elementary Functions, 1980), with pi in two parts: a product of the first one, of 29 bits, with a multiple below 2**24
+is exact in float64. A polynomial gives the sine of the rest to within 2**-35. All of that is done in float64, so the
+result is the nearest float32 but in one case of some thousands. The loops have no branches and no calls, so that they
+run on vectors; whether an argument was too large for that, they tell.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def _compiled(function: Loop) -> Loop:
 def _sine_ahead_by(half: float) -> Loop:
     """The loop for ``out[i] = sin(x[i] + half * pi)``, with ``half`` 0 or 0.5.
 
-    Its arguments are ``x``, float32 of one dimension, contiguous, and ``out``, as many, in memory apart. It returns whether
-    all results hold: no argument of ``LIMIT`` or more is among them, and none that is not a number, which gives what is
-    not a number.
+    Its arguments are ``x``, float32 of one dimension, contiguous, and ``out``, as many, in memory apart. It returns
+    whether all results hold: no argument of ``LIMIT`` or more is among them, and none that is not a number, which
+    gives what is not a number.
     """
 
     def sine_of(x: Any, out: Any) -> bool:

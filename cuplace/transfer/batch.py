@@ -45,7 +45,7 @@ class Batch:
             RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
         """
         program = upload_program(sharding, host.shape)
-        plan = program.spread(host, sharding)
+        plan = program.spread(host.shape, host.dtype, sharding)
         if plan is not None:
             return self.move(host, plan)
         self._uploads.append((self._next(), program, host))

@@ -45,11 +45,11 @@ class UploadProgram(NamedTuple):
         """Bytes of each shard."""
         return math.prod(self.shard_shape) * dtype.itemsize
 
-    def spread(self, host: Host, sharding: Sharding) -> TransferPlan | None:
-        """The plan by which devices pass parts of `host` on, where that is better than each on its own."""
-        if self.shares_from == math.inf or self.shard_bytes(host.dtype) < self.shares_from:
+    def spread(self, shape: tuple[int, ...], dtype: np.dtype[Any], sharding: Sharding) -> TransferPlan | None:
+        """The plan by which devices pass parts of the values on, where that is better than each on its own."""
+        if self.shares_from == math.inf or self.shard_bytes(dtype) < self.shares_from:
             return None
-        plan = plan_upload(host.shape, host.dtype, sharding)
+        plan = plan_upload(shape, dtype, sharding)
         return plan if plan.passes_on else None
 
     def pairs(self, host: Host, targets: Sequence[Buffer]) -> list[tuple[Buffer, Host]]:
@@ -58,17 +58,21 @@ class UploadProgram(NamedTuple):
         return list(zip(targets, sources, strict=True))
 
 
-def upload(host: Host, sharding: Sharding, line: Line | None) -> list[Buffer]:
-    """The shards of `host`, uploaded to the devices of `sharding`. `host` is read entirely during the call.
+def upload(
+    host: Host, sharding: Sharding, line: Line | None, dtype: np.dtype[Any] | None = None
+) -> list[Buffer]:  # fmt: skip
+    """The shards of `host`, uploaded to the devices of `sharding`, and cast to ``dtype`` (default: as they are) on the
+    way. `host` is read entirely during the call.
 
     Raises:
         RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
     """
     program = upload_program(sharding, host.shape)
-    plan = program.spread(host, sharding)
+    dtype = dtype or host.dtype
+    plan = program.spread(host.shape, dtype, sharding)
     if plan is not None:
-        return move(host, plan, line)
-    buffers = program.targets(host.dtype)
+        return move(host.astype(dtype, copy=False), plan, line)
+    buffers = program.targets(dtype)
     program.scheduler.upload_batch(program.pairs(host, buffers), line)
     return buffers
 

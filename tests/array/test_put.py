@@ -82,6 +82,24 @@ def test_64_bit_values_are_narrowed_once_told_for_a_line(platform):
     assert device_put(2**40).item() == 2**40
 
 
+@pytest.mark.parametrize("held", [False, True], ids=["at once", "behind other work"])
+@pytest.mark.parametrize("spec", [("x",), (None, "x"), ()], ids=str)
+@pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128"])
+def test_values_that_are_narrowed_on_their_way_are_numpys(platform, dtype, spec, held):
+    """The copies cast them, out of memory of any layout, as of the call."""
+    values = np.abs(np.random.default_rng(0).normal(0, 1e5, (16, 48))).astype(dtype)[::2, ::-3]
+    if values.dtype.kind in "fc":
+        values[0, :3] = np.nan, np.inf, 1e-300
+    expected = values.astype({"float64": "f", "int64": "i", "uint64": "u4", "complex128": "F"}[dtype])
+    latches = [platform.scheduler.hold(device.upload) for device in platform.devices] if held else []
+    placed = [device_put(values, target) for target in (on(places(platform).full, *spec), platform.devices[0])]
+    values[...] = 0
+    for latch in latches:
+        latch.release()
+    for x in placed:
+        np.testing.assert_array_equal(np.asarray(x), expected, strict=True)
+
+
 @pytest.mark.parametrize(
     ("value", "error", "text"),
     [
