@@ -87,7 +87,7 @@ def duplicate(buffer: Buffer, dtype: np.dtype, line: Line | None) -> Buffer:
     device, shape = buffer.device.place(buffer.block.arena.memory.kind), tuple(buffer.array.shape)
     nbytes = math.prod(shape) * dtype.itemsize
     task = ComputeTask("copy", _copy, nbytes / _BYTES_PER_SECOND, cost=Cost(0.0, float(nbytes + buffer.nbytes)))
-    ((new,),) = device.scheduler.submit_new(task, ((shape, dtype, nbytes),), ((device, (buffer,)),), (), line)
+    ((new,),) = device.scheduler.submit_new(task, ((shape, dtype, nbytes),), (device,), ((buffer,),), (), line)
     return new
 
 

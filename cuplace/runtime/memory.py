@@ -55,7 +55,11 @@ class Block:
 
 
 class Uses:
-    """The block of a buffer and the events of its latest uses, which outlive the buffer (see ``Buffer``)."""
+    """The block of a buffer and the events of its latest uses, which outlive the buffer (see ``Buffer``).
+
+    Blocks do not have these themselves: arenas hold those in use, and the event of failed work holds its error, whose
+    frames may hold the buffer, which would then never die.
+    """
 
     __slots__ = ("block", "writes", "reads")
 

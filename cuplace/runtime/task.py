@@ -93,9 +93,9 @@ class ComputeTask(Task):
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
         needs: Sequence[Event], submission: Submission,
     ) -> None:  # fmt: skip
-        stream.run(
-            self.run, list(map(_array, reads)), list(map(_array, writes)), scalars, needs, self.seconds, submission
-        )
+        read = [buffer.array for buffer in reads]
+        write = [writes[0].array] if len(writes) == 1 else [buffer.array for buffer in writes]
+        stream.run(self.run, read, write, scalars, needs, self.seconds, submission)
 
 
 class CopyTask(Task):

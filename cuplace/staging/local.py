@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextvars
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -117,38 +115,3 @@ class LocalOp:
 
     def __repr__(self) -> str:
         return f"{self.outs} = {self.name}({', '.join(map(repr, self.args))}) {self.shapes}"
-
-
-class _Quiet:
-    """A context in which NumPy does not warn about overflow and the like.
-
-    Entering ``np.errstate`` costs more than a small operation; running in a prepared context costs little.
-    """
-
-    __slots__ = ("entered", "run")
-
-    def __init__(self) -> None:
-        context = contextvars.Context()
-        context.run(lambda: np.seterr(all="ignore"))
-        self.run = context.run
-        self.entered = False
-
-
-class _Thread(threading.local):
-    def __init__(self) -> None:
-        self.quiet = _Quiet()
-
-
-_thread = _Thread()
-
-
-def quietly(function: Callable[..., Any], *args: Any) -> Any:
-    """``function(*args)`` with NumPy's floating-point warnings off."""
-    quiet = _thread.quiet
-    if quiet.entered:  # a finalizer that runs inside a call computes, too
-        return function(*args)
-    quiet.entered = True
-    try:
-        return quiet.run(function, *args)
-    finally:
-        quiet.entered = False

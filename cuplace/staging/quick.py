@@ -32,17 +32,15 @@ def quick_run(
     (task,) = step.tasks
     submit = step.devices[0].scheduler.submit_new
     devices, writes, make = step.devices, step.writes, Array._make
-    nothing = [()] * len(devices)
 
     def run(operands: Sequence[Any]) -> list[Array]:
         given = [operands[i]._buffers.copy() for i in reads]  # another thread may delete an operand now
         if not all(given):
             raise _deleted([operands[i] for i in reads])
         scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()
-        shards = zip(*given, strict=True) if given else nothing
-        results = submit(task, writes, list(zip(devices, shards, strict=True)), scalars)
+        results = submit(task, writes, devices, given, scalars)
         origin = None if governor is None else operands[governor]._origin
-        return [make(list(buffers), key, origin) for buffers, key in zip(zip(*results, strict=True), keys, strict=True)]
+        return [make(buffers, key, origin) for buffers, key in zip(results, keys, strict=True)]
 
     return run
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
@@ -92,6 +93,12 @@ def function_of(arguments: str, lines: Sequence[str], names: dict[str, Any], tit
     """The function of these arguments that does what the lines say, which find ``names`` besides. Tracebacks show
     ``title``."""
     body = "\n    ".join(lines or ["pass"])
-    exec(compile(f"def work({arguments}):\n    {body}\n", f"<cuplace {title}>", "exec"), names)
+    exec(_code(f"def work({arguments}):\n    {body}\n", f"<cuplace {title}>"), names)
     work: Callable[..., None] = names["work"]
     return work
+
+
+@functools.lru_cache(maxsize=1024)
+def _code(source: str, file: str) -> CodeType:
+    """Many functions have the same lines, and differ in what names mean."""
+    return compile(source, file, "exec")

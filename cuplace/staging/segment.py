@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuplace.staging.fusion import Chain
-from cuplace.staging.local import LocalOp, Register, Slot, Source, quietly
+from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
+from cuplace.staging.quiet import quieted
 from cuplace.staging.script import Script
 
 Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
@@ -43,6 +44,7 @@ class Segment:
         groups: the operations in the order in which they are done; those of a chain are one group.
         chains: the chains, by the number of their group.
         loud: does the work, with NumPy's warnings as the calling thread has them.
+        run: computes all results from the inputs ``reads`` into ``writes``, without warnings.
         temporaries: arrays that the work expects after those for the results.
     """
 
@@ -59,11 +61,8 @@ class Segment:
         self.chains: dict[int, Chain] = {}
         memory = _Memory(self.outputs, self.groups)
         self.loud = self._alone(memory) or self._script(memory)
+        self.run: Work = quieted(self.loud)
         self.temporaries = tuple(memory.temporaries)
-
-    def run(self, reads: list[Any], writes: list[Any], numbers: tuple[Any, ...]) -> None:
-        """Compute all results from the inputs ``reads`` into ``writes``."""
-        quietly(self.loud, reads, writes, numbers)
 
     def writing_once(self) -> Segment:
         """The same work with nothing but the results themselves in the memory of results."""
@@ -238,19 +237,8 @@ def _fetch(sources: Sequence[Source], registers: Sequence[Any], numbers: Sequenc
 
 
 def _direct(op: LocalOp, xp: Any) -> Work | None:
-    """A function for a segment of one ufunc of one or two operands, without registers."""
-    if op.ufunc is None or op.ufunc in OUT_BY_KEYWORD or len(op.args) > 2:
+    """A function for a segment of one ufunc, without registers."""
+    if op.ufunc is None or op.ufunc in OUT_BY_KEYWORD or any(type(arg) is Constant for arg in op.args):
         return None
-    ufunc = op.function(xp)
-    kinds = tuple(map(type, op.args))
-    i = op.args[0].index if kinds[:1] in ((Register,), (Slot,)) else 0
-    j = op.args[1].index if kinds[1:] in ((Register,), (Slot,)) else 0
-    if kinds == (Register,):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], writes[0])
-    if kinds == (Register, Register):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], reads[j], writes[0])
-    if kinds == (Register, Slot):
-        return lambda reads, writes, numbers: quietly(ufunc, reads[i], numbers[j], writes[0])
-    if kinds == (Slot, Register):
-        return lambda reads, writes, numbers: quietly(ufunc, numbers[i], reads[j], writes[0])
-    return None
+    operands = [f"{'reads' if type(arg) is Register else 'numbers'}[{arg.index}]" for arg in op.args]
+    return quieted(op.function(xp), ", ".join([*operands, "writes[0]"]))

@@ -86,17 +86,17 @@ class SegmentStep(Step):
 
     def run(self, environment: Environment, scalars: tuple[Any, ...], line: Line | None) -> None:
         submit = self.devices[0].scheduler.submit_new
-        sources = [environment[place] for place in self.reads]
-        launches = [(device, [buffers[i] for buffers in sources]) for i, device in enumerate(self.devices)]
+        operands = [environment[place] for place in self.reads]
         if len(self.tasks) == 1:
-            results = submit(self.tasks[0], self.writes, launches, scalars, line)
+            results = submit(self.tasks[0], self.writes, self.devices, operands, scalars, line)
         else:
-            results = [
-                submit(task, self.writes, (launch,), scalars, line)[0]
-                for task, launch in zip(self.tasks, launches, strict=True)
+            parts = [
+                submit(task, self.writes, (device,), [(buffers[i],) for buffers in operands], scalars, line)
+                for i, (task, device) in enumerate(zip(self.tasks, self.devices, strict=True))
             ]
-        for k, of in enumerate(self.made):
-            environment[of.place] = [writes[k] for writes in results]
+            results = [[part[k][0] for part in parts] for k in range(len(self.writes))]
+        for of, buffers in zip(self.made, results, strict=False):  # behind the results are temporaries
+            environment[of.place] = buffers
 
 
 class MoveStep(Step):

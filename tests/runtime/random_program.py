@@ -162,9 +162,9 @@ class RandomProgram:
         buffer = first.buffer
         results = self.scheduler.submit_new(
             self.random.choice(SCALE_TWICE), [(buffer.array.shape, buffer.array.dtype, buffer.nbytes)] * 2,
-            [(device, (entry.buffer,)) for device, entry in chosen.items()], (factor,),
+            list(chosen), [[entry.buffer for entry in chosen.values()]], (factor,),
         )  # fmt: skip
-        for entry, (once, twice) in zip(chosen.values(), results, strict=True):
+        for entry, once, twice in zip(chosen.values(), *results, strict=True):
             self.keep(once, entry.value * factor)
             self.keep(twice, entry.value * factor * 2)
 

@@ -29,7 +29,7 @@ def on_host(work: ComputeTask, kind: str, *reads: Buffer) -> Buffer:
     """The result of work on a device's host memory of a kind."""
     place, like = reads[0].device.place(kind), reads[0]
     made = (like.array.shape, like.array.dtype, like.nbytes)
-    ((result,),) = place.scheduler.submit_new(work, (made,), ((place, reads),))
+    ((result,),) = place.scheduler.submit_new(work, (made,), (place,), [(buffer,) for buffer in reads])
     return result
 
 

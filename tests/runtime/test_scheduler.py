@@ -223,10 +223,10 @@ def test_a_batch_may_make_its_results(platform: Platform, seconds: float) -> Non
     work = ComputeTask("two", run, seconds)
     made = [((12,), np.dtype(np.int64), 96), ((), np.dtype(np.float32), 4)]
     with scheduler.log.record() as records:
-        results = scheduler.submit_new(work, made, [(s.device, (s,)) for s in sources], (np.int64(5),))
+        results = scheduler.submit_new(work, made, devices, [sources], (np.int64(5),))
     assert [record.stream for record in records] == [device.compute for device in devices]
-    assert [record.writes for record in records] == [tuple(buffer.id for buffer in of) for of in results]
-    for device, (total, mean) in zip(devices, results, strict=True):
+    assert [record.writes for record in records] == [(one.id, two.id) for one, two in zip(*results, strict=True)]
+    for device, total, mean in zip(devices, *results, strict=True):
         assert (total.device, mean.device) == (device, device)
         np.testing.assert_array_equal(read(total), VALUES * device.id + 5)
         assert read(mean) == VALUES.sum() * device.id
@@ -239,7 +239,7 @@ def test_a_batch_without_memory_for_all_starts_nothing(platform: Platform) -> No
     config.update("max_device_bytes", 250)
     kept = put(other, VALUES)
     with scheduler.log.record() as records, pytest.raises(OutOfMemoryError):
-        scheduler.submit_new(ADD_ONE, [((12,), np.dtype(np.int64), 96)], [(s.device, (s,)) for s in sources])
+        scheduler.submit_new(ADD_ONE, [((12,), np.dtype(np.int64), 96)], (device, other), [sources])
     assert records == []
     read(kept)
     finish(platform)

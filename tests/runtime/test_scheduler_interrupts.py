@@ -85,7 +85,7 @@ def batches(source: Buffer, other: Device) -> Any:
 
 def results(source: Buffer, other: Device) -> Any:
     made = [(source.array.shape, source.array.dtype, source.nbytes)]
-    return source.device.scheduler.submit_new(ADD_ONE, made, [(source.device, (source,))] * 2)
+    return source.device.scheduler.submit_new(ADD_ONE, made, [source.device] * 2, [[source] * 2])[0]
 
 
 def moves(source: Buffer, other: Device) -> Any:

@@ -40,7 +40,7 @@ def submits(source: Buffer) -> Door:
 
 def submits_new(source: Buffer) -> Door:
     made = (source.array.shape, source.array.dtype, source.nbytes)
-    return lambda: source.device.scheduler.submit_new(ADD_ONE, [made], [(source.device, (source,))])[0][0]
+    return lambda: source.device.scheduler.submit_new(ADD_ONE, [made], (source.device,), [(source,)])[0][0]
 
 
 def submits_one(source: Buffer) -> Door:

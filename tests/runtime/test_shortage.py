@@ -147,7 +147,7 @@ def test_a_jitted_call_that_does_not_fit_changes_nothing(platform: Platform, lim
     short = f"({device}|{other})" if device.gpu == other.gpu else str(other)  # the memory of a GPU is both partitions'
     with limited(other, 1), platform.scheduler.log.record() as records:
         with pytest.raises(OutOfMemoryError, match=f"Out of memory on {short}:"):
-            platform.scheduler.submit_new(ADD_ONE, made, [(device, sources[:1]), (other, sources[1:])])
+            platform.scheduler.submit_new(ADD_ONE, made, (device, other), [sources])
         assert records == []
     sources.clear()
     more.clear()

@@ -63,19 +63,19 @@ class Scheduler(Lending):
             self.host_wait([buffer for _, _, writes in launches for buffer in writes])
 
     def submit_new(
-        self, task: Task, made: Sequence[Made], launches: Sequence[tuple[Place, Sequence[Buffer]]],
+        self, task: Task, made: Sequence[Made], places: Sequence[Place], operands: Sequence[Sequence[Buffer]],
         scalars: tuple[Any, ...] = (), line: Line | None = None,
     ) -> list[list[Buffer]]:  # fmt: skip
         """Enqueue the same task once per shard on the compute streams, into new buffers.
 
-        ``launches`` gives device and reads of each shard, ``made`` what each shard makes. All memory is there
-        before anything is enqueued.
+        ``operands`` are what it reads, the shards of each in the order of ``places``; ``made`` is what each shard
+        makes. All memory is there before anything is enqueued.
 
         Returns:
-            The new buffers: a list for each shard.
+            The new buffers: for each thing made, its shards.
 
         Raises:
-            OutOfMemoryError: a device has no memory for what it makes.
+            OutOfMemoryError: a place has no memory for what it makes.
         """
         if line is None:
             line = caller()
@@ -84,14 +84,16 @@ class Scheduler(Lending):
                 self._park()
             new, launch, now = self._new_buffer, self._launch, now_ns()
             results = [
-                [new(device, COMPUTE, shape, dtype, nbytes) for shape, dtype, nbytes in made] for device, _ in launches
+                [new(place, COMPUTE, shape, dtype, nbytes) for place in places] for shape, dtype, nbytes in made
             ]
-            for (device, reads), writes in zip(launches, results, strict=True):
-                launch(task, device.compute, reads, writes, scalars, line, now)
+            read = zip(*operands, strict=True) if operands else repeat(())
+            written = zip(*results, strict=True) if results else repeat(())
+            for place, reads, writes in zip(places, read, written, strict=False):
+                launch(task, place.compute, reads, writes, scalars, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()
         if config.sync:
-            self.host_wait([buffer for writes in results for buffer in writes])
+            self.host_wait([buffer for shards in results for buffer in shards])
         return results
 
     def submit_one(

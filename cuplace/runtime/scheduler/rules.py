@@ -86,9 +86,9 @@ class Rules:
             uses = buffer.uses
             if uses.writes or uses.reads:
                 waits += self._wait_before_write(stream, buffer)
-        submission = Submission(
-            next_id(), task, stream, tuple(map(id_of, reads)), tuple(map(id_of, writes)), waits, line, now
-        )
+        read = tuple([buffer.id for buffer in reads])
+        write = (writes[0].id,) if len(writes) == 1 else tuple([buffer.id for buffer in writes])
+        submission = Submission(next_id(), task, stream, read, write, waits, line, now)
         if self.faults.fail_op is not None:
             task = self.faults.task(task)
         task.enqueue(stream, reads, writes, scalars, needs, submission)
