@@ -46,7 +46,8 @@ class Buffer:
         self.block = block
         self.array = array
         self.nbytes = nbytes
-        self.uses = uses = Uses(block)
+        self.uses = uses = Uses()
+        uses.block, uses.writes, uses.reads = block, (), None
         self.exports: list[None] | tuple[()] = ()
         # Any thread and any moment, even inside a backend call: only note the death, the doors do the rest. By
         # functions of C alone: out of a method an interrupt would be swallowed, and the block with it be lost.
@@ -118,7 +119,7 @@ class Returned(Uses):
     __slots__ = ("buffer", "stream")
 
     def __init__(self, buffer: Buffer, stream: Stream) -> None:
-        super().__init__(buffer.block)
+        self.block, self.writes, self.reads = buffer.block, (), None
         self.buffer = buffer
         self.stream: Stream | None = stream
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -41,17 +41,14 @@ Graveyard = deque["Uses"]
 class Block:
     """Storage handed out by an arena, and what it holds at present."""
 
-    __slots__ = ("arena", "bury", "storage", "nbytes", "shape", "dtype")
+    __slots__ = ("arena", "bury", "storage", "nbytes", "shape", "dtype")  # filled in by those who make it
 
-    def __init__(
-        self, arena: Arena, storage: Any, nbytes: int, shape: tuple[int, ...], dtype: np.dtype[Any] | None
-    ) -> None:
-        self.arena = arena
-        self.bury = arena.bury
-        self.storage = storage
-        self.nbytes = nbytes
-        self.shape = shape
-        self.dtype = dtype
+    arena: Arena
+    bury: Callable[[Uses], None]
+    storage: Any
+    nbytes: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any] | None
 
 
 class Uses:
@@ -61,12 +58,11 @@ class Uses:
     frames may hold the buffer, which would then never die.
     """
 
-    __slots__ = ("block", "writes", "reads")
+    __slots__ = ("block", "writes", "reads")  # filled in by those who make it: a constructor would take twice as long
 
-    def __init__(self, block: Block) -> None:
-        self.block = block
-        self.writes: tuple[Event, ...] = ()
-        self.reads: dict[Stream, Event] | None = None
+    block: Block
+    writes: tuple[Event, ...]
+    reads: dict[Stream, Event] | None
 
 
 class Arena:
@@ -161,9 +157,12 @@ class ForeignArena(Arena):
 
     def adopt(self, array: Any) -> Block:
         """A block over the memory of an array."""
+        block = Block()
+        block.arena, block.bury, block.storage = self, self.bury, array
         if self.home is None:
-            return Block(self, array, 0, (), None)
-        block = Block(self, array, int(array.nbytes), array.shape, array.dtype)
+            block.nbytes, block.shape, block.dtype = 0, (), None
+            return block
+        block.nbytes, block.shape, block.dtype = int(array.nbytes), array.shape, array.dtype
         self.live.add(block)
         memory = self.memory
         memory.in_use += block.nbytes
@@ -291,7 +290,9 @@ class DeviceMemory:
             storage = None
         if storage is None:  # outside of the handler, so that the error keeps nothing alive
             storage = self._allocate_again(arena, nbytes, shape, dtype)
-        block = Block(arena, storage, nbytes, shape, dtype)
+        block = Block()
+        block.arena, block.bury, block.storage = arena, arena.bury, storage
+        block.nbytes, block.shape, block.dtype = nbytes, shape, dtype
         arena.live.add(block)
         self.in_use += nbytes
         if self.in_use > self.peak:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from cuplace.runtime.task import Task
 
 LOG_LENGTH = 4096
+"""Entries that the log of a scheduler keeps."""
+
+next_id = itertools.count().__next__
 
 VALUE_WAIT, MEMORY_WAIT, RUN_AHEAD_WAIT, STAGING_WAIT = "value", "memory", "run-ahead", "staging"
 
@@ -76,6 +80,40 @@ class Submission:
         return f"Submission({self.id}, {self.kind} {self.name!r} on {self.stream.name}{where})"
 
 
+class Together(NamedTuple):
+    """What one call did at once on several streams, kept as one entry of the log until somebody asks.
+
+    Attributes:
+        ids: of the submissions.
+        tasks, streams: what ran, and on which stream, for each of them.
+        num_operands: how many buffers each reads.
+        buffers: the ids of the buffers that they read, then of those that they write: for each operand and each result
+            one a submission.
+        line: the user's line, or None.
+        enqueue: nanoseconds: when the call began.
+        marks: nanoseconds: when the first of them started, and when each ended.
+    """
+
+    ids: tuple[int, ...]
+    tasks: Sequence[Task]
+    streams: Sequence[Stream]
+    num_operands: int
+    buffers: tuple[int, ...]
+    line: Line | None
+    enqueue: int
+    marks: tuple[int, ...]
+
+    def submissions(self) -> Iterator[Submission]:
+        """The records."""
+        count = len(self.ids)
+        for i, id in enumerate(self.ids):
+            buffers = self.buffers[i::count]
+            reads, writes = buffers[: self.num_operands], buffers[self.num_operands :]
+            one = Submission(id, self.tasks[i], self.streams[i], reads, writes, (), self.line, self.enqueue)
+            one.start, one.end = self.marks[i : i + 2]
+            yield one
+
+
 class HostWait(NamedTuple):
     """A time in which a thread of the host waited for work.
 
@@ -99,17 +137,36 @@ class SubmissionLog:
 
     Attributes:
         waits: the recordings of what the host waits for, that are going on.
+        recordings: the recordings of submissions that are going on.
+        append: takes a submission.
+        append_together: takes those that ran at once; not while there are recordings.
     """
 
     def __init__(self) -> None:
-        self.recent: deque[Submission] = deque(maxlen=LOG_LENGTH)
+        self._recent: deque[Submission | Together] = deque(maxlen=LOG_LENGTH)
         self.waits: tuple[list[HostWait], ...] = ()
-        self._recordings: list[list[Submission]] = []
-        self.append = self.recent.append
+        self.recordings: list[list[Submission]] = []
+        self.append: Callable[[Submission], None] = self._recent.append
+        self.append_together: Callable[[Together], None] = self._recent.append
+
+    @property
+    def recent(self) -> list[Submission]:
+        """The last submissions, at most `LOG_LENGTH`."""
+        found: list[Submission] = []
+        for entry in tuple(self._recent):
+            if isinstance(entry, Together):
+                found += entry.submissions()
+            else:
+                found.append(entry)
+        return found[-LOG_LENGTH:]
+
+    def clear(self) -> None:
+        """Forget the last submissions."""
+        self._recent.clear()
 
     def _append_everywhere(self, submission: Submission) -> None:
-        self.recent.append(submission)
-        for recording in self._recordings:
+        self._recent.append(submission)
+        for recording in self.recordings:
             recording.append(submission)
 
     @contextmanager
@@ -126,11 +183,11 @@ class SubmissionLog:
     def record(self) -> Iterator[list[Submission]]:
         """Collect every submission made while the ``with`` block runs."""
         recording: list[Submission] = []
-        self._recordings.append(recording)
+        self.recordings.append(recording)
         self.append = self._append_everywhere
         try:
             yield recording
         finally:
-            self._recordings = [other for other in self._recordings if other is not recording]
-            if not self._recordings:
-                self.append = self.recent.append
+            self.recordings = [other for other in self.recordings if other is not recording]
+            if not self.recordings:
+                self.append = self._recent.append

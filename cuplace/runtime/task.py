@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -75,19 +76,22 @@ LATCH = Task("latch", "latch")
 class ComputeTask(Task):
     """``run(reads, writes, scalars)`` on arrays of the backend's array module.
 
-    ``seconds`` estimates its run time: work that is shorter than a hand-off between threads is not handed off.
+    ``seconds`` estimates its run time: work that is shorter than a hand-off between threads is not handed off. Inside
+    of a function that ``within`` calls, ``within(function, *args)``, ``run`` does the same at less cost.
     """
 
-    __slots__ = ("cost", "library", "run", "seconds")
+    __slots__ = ("cost", "library", "run", "seconds", "within")
 
     def __init__(
-        self, name: str, run: Work, seconds: float, library: bool = False, cost: Cost = NOTHING
-    ) -> None:
+        self, name: str, run: Work, seconds: float, library: bool = False, cost: Cost = NOTHING,
+        within: Callable[..., Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__("compute", name)
         self.run = run
         self.seconds = seconds
         self.library = library
         self.cost = cost
+        self.within = within
 
     def enqueue(
         self, stream: Stream, reads: Sequence[Buffer], writes: Sequence[Buffer], scalars: tuple[Any, ...],
@@ -139,6 +143,12 @@ class CopyTask(Task):
         if self.target_slices is not None:
             to_box = to_box[self.target_slices]
         return from_box, to_box
+
+
+@lru_cache(maxsize=1024)
+def upload_task(nbytes: int) -> Task:
+    """What records show of an upload of one array."""
+    return Task("upload", "upload", nbytes, "host")
 
 
 class PackedUpload(Task):

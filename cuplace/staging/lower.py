@@ -16,6 +16,7 @@ from cuplace.staging.loop import SCAN, lower_loop
 from cuplace.staging.operand import scalar_converter
 from cuplace.staging.program import Equation, Literal, Program, Var
 from cuplace.staging.put import PUT
+from cuplace.staging.quiet import quietly
 from cuplace.staging.segment import Segment
 from cuplace.staging.steps import BYTES_PER_SECOND, Made, MoveStep, SegmentStep, Step, note_dead
 from cuplace.staging.value import INPUT_LEVEL, Value
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
     from cuplace.staging.home import Home
     from cuplace.staging.program import Atom
-
 FLOPS_PER_SECOND = 8e9
 CALL_SECONDS = 1e-6
 """What one operation costs at least."""
@@ -243,6 +243,6 @@ class Lowering:
         made = [Made.of(self._made[place]) for place in outputs]
         works = [segment.work() for segment in segments]
         seconds, cost, library = self._seconds[where], self._costs[where], where in self._with_library
-        tasks = [ComputeTask(self.name, work, seconds, library, cost) for work in works]
+        tasks = [ComputeTask(self.name, work, seconds, library, cost, quietly) for work in works]
         return SegmentStep(segments, tasks, reads, made, places)
 

@@ -119,7 +119,7 @@ def _writing_once(step: SegmentStep) -> SegmentStep:
     """The step with segments that write each element of a result once, and only when it is its turn."""
     segments = [segment.writing_once() for segment in step.segments]
     tasks = [
-        ComputeTask(task.name, segment.work(), task.seconds, task.library, task.cost)
+        ComputeTask(task.name, segment.work(), task.seconds, task.library, task.cost, task.within)
         for task, segment in zip(step.tasks, segments, strict=True)
     ]
     variant = SegmentStep(segments, tasks, step.reads, step.made, step.devices)

@@ -34,6 +34,19 @@ class _Thread(threading.local):
 
 _thread = _Thread()
 
+
+def quietly(function: Callable[..., Any], *args: Any) -> Any:
+    """``function(*args)`` with warnings off; inside of it they need not be turned off again."""
+    quiet = _thread.quiet
+    if quiet.entered:
+        return function(*args)
+    quiet.entered = True
+    try:
+        return quiet.run(function, *args)
+    finally:
+        quiet.entered = False
+
+
 _LINES = (
     "quiet = thread.quiet",
     "if quiet.entered:",  # a finalizer that runs inside a call computes, too

@@ -11,10 +11,16 @@ from collections.abc import Callable, Sequence
 from types import CodeType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
 
 if TYPE_CHECKING:
     from cuplace.staging.fusion import Chain
+
+
+OUT_BY_KEYWORD = frozenset({"maximum", "minimum"})
+"""Functions of which NumPy wants ``out`` by keyword; passing it by position is quicker."""
 
 
 class Script:
@@ -36,11 +42,13 @@ class Script:
             return
         (out,), (place,) = op.outs, places
         if op.ufunc is not None:
+            args = ", ".join(map(self._operand, op.args))
             function = self._name(op.function(self._xp))
             if place is None:
                 self._lines.append(f"r{out} = {function}({args})")
             else:
-                self._lines += [f"r{out} = writes[{place}]", f"{function}({args}, out=r{out})"]
+                by = "out=" if op.ufunc in OUT_BY_KEYWORD else ""
+                self._lines += [f"r{out} = writes[{place}]", f"{function}({args}, {by}r{out})"]
             return
         if op.into is not None and place is not None:
             function = self._name(functools.partial(op.into, self._xp, **op.params))
@@ -87,6 +95,12 @@ class Script:
             return f"numbers[{source.index}]"
         assert type(source) is Constant
         return self._name(source.value)
+
+    def _operand(self, source: Source) -> str:
+        """The same for a function of NumPy, which takes arrays in half the time that numbers need."""
+        if type(source) is Constant and isinstance(source.value, np.generic) and self._xp is np:
+            return self._name(np.asarray(source.value))
+        return self._value(source)
 
 
 def function_of(arguments: str, lines: Sequence[str], names: dict[str, Any], title: str) -> Callable[..., None]:

@@ -12,7 +12,7 @@ import numpy as np
 from cuplace.staging.fusion import Chain
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
 from cuplace.staging.quiet import quieted
-from cuplace.staging.script import Script
+from cuplace.staging.script import OUT_BY_KEYWORD, Script
 
 Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
 """``work(reads, writes, numbers)``: computes from arrays into arrays, with the numbers passed at the call."""
@@ -23,10 +23,6 @@ LARGE_BYTES = 1 << 17
 
 LOOKAHEAD = 32
 """How far operations are moved up to join others."""
-
-OUT_BY_KEYWORD = frozenset({"maximum", "minimum"})
-"""Functions of which NumPy wants ``out`` by keyword; passing it by position is quicker."""
-
 
 class Temporary(NamedTuple):
     """Memory that a segment needs while it runs, besides that of its results."""

@@ -82,6 +82,7 @@ def test_64_bit_values_are_narrowed_once_told_for_a_line(platform):
     assert device_put(2**40).item() == 2**40
 
 
+@pytest.mark.filterwarnings("ignore::cuplace.errors.NarrowingWarning")
 @pytest.mark.parametrize("held", [False, True], ids=["at once", "behind other work"])
 @pytest.mark.parametrize("spec", [("x",), (None, "x"), ()], ids=str)
 @pytest.mark.parametrize("dtype", ["float64", "int64", "uint64", "complex128"])

@@ -38,7 +38,9 @@ def _cuda(*names: str) -> tuple[str, ...]:
 
 
 STAGES: dict[str, tuple[tuple[str, ...], ...]] = {
-    "cuplace/runtime/backends/cpu/": (("tests/runtime/backends/test_cpu_strand.py",), RULES, RANDOM, DOORS),
+    "cuplace/runtime/backends/cpu/": (
+        ("tests/runtime/backends/test_cpu_strand.py", "tests/runtime/test_at_once.py"), RULES, RANDOM, DOORS,
+    ),
     "cuplace/runtime/backends/sim/": (RANDOM, ("tests/runtime/backends/test_sim_stream.py",), RULES, DOORS),
     "cuplace/runtime/backends/cuda/copies.py": (_cuda("in_flight"), _cuda("moves"), _cuda("order"), RANDOM),
     "cuplace/runtime/backends/cuda/foreign.py": (_cuda("foreign"), RANDOM),

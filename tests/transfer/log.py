@@ -31,6 +31,11 @@ class View(NamedTuple):
     strides: tuple[int, ...]
 
 
+def view_of(array: Any) -> View:
+    """Where the elements of an array are."""
+    return View(address_of(array), array.shape, array.strides)
+
+
 class TransferLog:
     """The copies that the streams of a platform were given."""
 
@@ -76,10 +81,20 @@ def transfer_log(platform: Platform) -> Iterator[TransferLog]:
     copy = stream_class.copy
 
     def noted(self: Any, source: Any, target: Any, *rest: Any) -> None:
-        views = [View(address_of(array), array.shape, array.strides) for array in (source, target)]
-        log.calls.append((views[0], views[1], self.path or "local"))
+        log.calls.append((view_of(source), view_of(target), self.path or "local"))
         copy(self, source, target, *rest)
+
+    at_once = platform.backend.copy_at_once
+
+    def noted_at_once(streams: Any, pairs: Any, nbytes: int) -> Any:
+        pairs = list(pairs)
+        marks = at_once(streams, pairs, nbytes)  # type: ignore[misc]
+        if marks:
+            log.calls += [(view_of(source), view_of(target), "local") for source, target in pairs]
+        return marks
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(stream_class, "copy", noted)
+        if at_once is not None:
+            patch.setattr(platform.backend, "copy_at_once", noted_at_once)
         yield log

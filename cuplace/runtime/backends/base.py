@@ -189,6 +189,14 @@ class Backend(Protocol):
         device_class: the class name that ``repr(device)`` shows (``CpuDevice``).
         device_kind: what ``Device.device_kind`` says.
         topology: how copies travel between its GPUs.
+        run_at_once: ``run_at_once(task, streams, reads, writes, scalars)`` does the work of a task for each of the
+            streams in the calling thread, where it is short and nothing keeps it from starting. ``reads`` and
+            ``writes`` are, for each operand and each result, its arrays. Gives the nanoseconds when the first one
+            began, and when each ended; nothing where that cannot be, or one fails: then it is to be enqueued, and what
+            was done is done again. None where work is never done so.
+        copy_at_once: ``copy_at_once(streams, pairs, nbytes)`` does the same for copies of one array into another, cast
+            as needed: for each stream a pair of source and target. ``nbytes`` are those of the largest; 0 where the
+            caller has to wait for the copies anyway. Other than work, a copy that fails raises.
     """
 
     name: str
@@ -196,6 +204,12 @@ class Backend(Protocol):
     device_class: str
     device_kind: str
     xp: Any
+
+    @property
+    def run_at_once(self) -> Callable[..., Sequence[int]] | None: ...
+
+    @property
+    def copy_at_once(self) -> Callable[..., Sequence[int]] | None: ...
 
     @property
     def topology(self) -> Topology: ...

@@ -149,6 +149,7 @@ def watched_backend(plain: Any, watch: Watch) -> type:
 
     class Watched(plain):  # type: ignore[misc]
         __slots__ = ()
+        run_at_once = copy_at_once = None
 
         def stream(self, device: Device, role: str, peer: Device | None = None) -> Any:
             stream = super().stream(device, role, peer)

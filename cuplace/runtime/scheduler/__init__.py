@@ -10,8 +10,9 @@ dead buffers). The rules it keeps:
 - a dead block is reused in stream order or when its events are complete, never earlier.
 
 Each of its modules adds one part to the class of the module before, and knows nothing of those after: ``rules`` (what
-work waits for, and what it leaves for later work), ``memory`` (new and dead buffers), ``host`` (where the host waits),
-``lending`` (memory and streams of others), ``doors`` (how work comes in, and ``Scheduler`` itself).
+work waits for, and what it leaves for later work), ``at_once`` (what is done without being enqueued), ``memory`` (new
+and dead buffers), ``host`` (where the host waits), ``lending`` (memory and streams of others), ``doors`` (how work
+comes in, and ``Scheduler`` itself).
 """
 
 from __future__ import annotations

@@ -16,21 +16,18 @@ from cuplace.runtime.memory import COMPUTE
 from cuplace.runtime.packing import WORTHWHILE, Pair, packed
 from cuplace.runtime.scheduler.forked import Forked
 from cuplace.runtime.scheduler.lending import Lending
-from cuplace.runtime.scheduler.rules import id_of, next_id, note_read, now_ns
-from cuplace.runtime.submission import Submission
-from cuplace.runtime.task import LATCH, PackedUpload, Task
+from cuplace.runtime.scheduler.rules import id_of, note_read, now_ns
+from cuplace.runtime.submission import Submission, next_id
+from cuplace.runtime.task import LATCH, PackedUpload, Task, upload_task
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, Latch, Stream
     from cuplace.runtime.caller import Line
+    from cuplace.runtime.scheduler.at_once import Launch
     from cuplace.runtime.scheduler.memory import Place
 
 Made = tuple[tuple[int, ...], "np.dtype[Any]", int]
 """What a task makes on each device: shape, dtype and bytes."""
-
-Launch = tuple[Task, "Stream", "Buffer | None", Buffer]
-"""A move: task, stream, source and target. Without a source it brings values of the host's; such moves are of plans in
-which others pass on what they bring."""
 
 
 class Scheduler(Lending):
@@ -82,14 +79,14 @@ class Scheduler(Lending):
         with self.lock:
             if self.graveyard:
                 self._park()
-            new, launch, now = self._new_buffer, self._launch, now_ns()
-            results = [
-                [new(place, COMPUTE, shape, dtype, nbytes) for place in places] for shape, dtype, nbytes in made
-            ]
-            read = zip(*operands, strict=True) if operands else repeat(())
-            written = zip(*results, strict=True) if results else repeat(())
-            for place, reads, writes in zip(places, read, written, strict=False):
-                launch(task, place.compute, reads, writes, scalars, line, now)
+            now = now_ns()
+            results = [self._new_buffers(places, COMPUTE, *of) for of in made]
+            streams = [place.compute for place in places]
+            if not self._ran_at_once(task, streams, operands, results, scalars, line, now):
+                read = zip(*operands, strict=True) if operands else repeat(())
+                written = zip(*results, strict=True) if results else repeat(())
+                for stream, reads, writes in zip(streams, read, written, strict=False):
+                    self._launch(task, stream, reads, writes, scalars, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()
         if config.sync:
@@ -128,34 +125,41 @@ class Scheduler(Lending):
         with self.lock:
             if self.graveyard:
                 self._park()
-            written: dict[Buffer, list[Event]] = {}
-            passed_on: dict[Buffer, dict[Stream, Event]] = {}
-            enqueue, now = self._enqueue, now_ns()
-            try:
-                if after is None and staging is None:
-                    for task, stream, source, target in launches:
-                        assert source is not None
-                        event = enqueue(task, stream, (source,), (target,), (), line, now)
-                        events = written.setdefault(target, [])
-                        if event is not None:
-                            note_read(source, stream, event)
-                            events.append(event)
-                else:
-                    self._enqueue_relays(launches, after, staging, line, written, passed_on)
-                for target, events in written.items():
-                    uses = target.uses
-                    uses.writes = tuple(events)
-                    uses.reads = passed_on.get(target)
-            except BaseException:
-                for target, events in written.items():  # the latest of a stream may end elsewhere than these
-                    target.writes = (*target.writes, *events)
-                for (_, stream, source, target), memory in zip(launches, staging or repeat(()), strict=False):
-                    self._note_latest(stream, () if source is None else (source,), (target, *memory))
-                raise
+            now, plain = now_ns(), after is None and staging is None
+            if not (plain and launches and self._moved_at_once(launches, line, now)):
+                self._enqueue_moves(launches, after, staging, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()
         if config.sync:
             self.host_wait([target for _, _, _, target in launches])
+
+    def _enqueue_moves(
+        self, launches: Sequence[Launch], after: Sequence[int | None] | None,
+        staging: Sequence[tuple[Buffer, ...]] | None, line: Line | None, now: int,
+    ) -> None:  # fmt: skip
+        written: dict[Buffer, list[Event]] = {}
+        passed_on: dict[Buffer, dict[Stream, Event]] = {}
+        try:
+            if after is None and staging is None:
+                for task, stream, source, target in launches:
+                    assert source is not None
+                    event = self._enqueue(task, stream, (source,), (target,), (), line, now)
+                    events = written.setdefault(target, [])
+                    if event is not None:
+                        note_read(source, stream, event)
+                        events.append(event)
+            else:
+                self._enqueue_relays(launches, after, staging, line, written, passed_on)
+            for target, events in written.items():
+                uses = target.uses
+                uses.writes = tuple(events)
+                uses.reads = passed_on.get(target)
+        except BaseException:
+            for target, events in written.items():  # the latest of a stream may end elsewhere than these
+                target.writes = (*target.writes, *events)
+            for (_, stream, source, target), memory in zip(launches, staging or repeat(()), strict=False):
+                self._note_latest(stream, () if source is None else (source,), (target, *memory))
+            raise
 
     def _enqueue_relays(
         self, launches: Sequence[Launch], after: Sequence[int | None] | None,
@@ -200,7 +204,9 @@ class Scheduler(Lending):
             if self.graveyard:
                 self._park()
             now = now_ns()
-            if len(pairs) < WORTHWHILE:
+            if self._uploaded_at_once(pairs, line, now):
+                pass
+            elif len(pairs) < WORTHWHILE:
                 for buffer, source in pairs:
                     self._upload(buffer, source, line, now)
             else:
@@ -218,7 +224,7 @@ class Scheduler(Lending):
         stream = buffer.block.arena.memory.upload
         try:
             waits = self._wait_before_write(stream, buffer)
-            task = Task("upload", "upload", buffer.nbytes, "host")
+            task = upload_task(buffer.nbytes)
             submission = Submission(next_id(), task, stream, (), (buffer.id,), waits, line, now)
             failing = task if self.faults.fail_op is None else self.faults.task(task)
             if failing is task:
@@ -269,7 +275,7 @@ class Scheduler(Lending):
     def forget_past(self) -> None:
         """Let go of all that was recorded of work, of which none is unfinished."""
         with self.lock:
-            self.log.recent.clear()
+            self.log.clear()
             self._run_ahead.clear()
             self._marks.clear()
             self._latches.clear()

@@ -10,8 +10,8 @@ import numpy as np
 from cuplace.runtime.buffer import Buffer, export
 from cuplace.runtime.caller import caller
 from cuplace.runtime.scheduler.memory import Memory
-from cuplace.runtime.scheduler.rules import forget_done, next_id
-from cuplace.runtime.submission import RUN_AHEAD_WAIT, VALUE_WAIT, HostWait
+from cuplace.runtime.scheduler.rules import forget_done
+from cuplace.runtime.submission import RUN_AHEAD_WAIT, VALUE_WAIT, HostWait, next_id
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Event, Stream

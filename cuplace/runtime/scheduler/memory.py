@@ -14,7 +14,8 @@ from cuplace.runtime.buffer import Buffer, Returned
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE, TRANSFER, Block, ForeignArena, Uses
 from cuplace.runtime.remains import ALONE
-from cuplace.runtime.scheduler.rules import Rules, forget_done, note_read, now_ns
+from cuplace.runtime.scheduler.at_once import AtOnce
+from cuplace.runtime.scheduler.rules import forget_done, note_read, now_ns
 from cuplace.runtime.task import ComputeTask
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ _GONE = ALONE + 2
 are looked at."""
 
 
-class Memory(Rules):
+class Memory(AtOnce):
     """The doors of memory: ``allocate`` and its batch form, ``park`` and ``tidy``."""
 
     def __init__(self, backend: Backend) -> None:
@@ -59,18 +60,24 @@ class Memory(Rules):
         with self.lock:
             if self.graveyard:
                 self._park()
-            return [self._new_buffer(device, arena, shape, dtype, nbytes) for device in devices]
+            return self._new_buffers(devices, arena, shape, dtype, nbytes)
+
+    def _new_buffers(
+        self, places: Iterable[Place], arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
+    ) -> list[Buffer]:
+        new = self._new_buffer
+        return [new(place, arena, shape, dtype, nbytes) for place in places]
 
     def _new_buffer(
-        self, device: Place, arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
+        self, place: Place, arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
     ) -> Buffer:
-        memory = device.memory
+        memory = place.memory
         block, hazards = memory.allocate(arena, nbytes, shape, dtype)
         buffer = Buffer(memory.device, block, self._view(block.storage, shape, dtype), nbytes)
         if hazards:
             buffer.reads = _latest_of_each_stream(hazards)
         if config.poison and nbytes:
-            stream = device.compute if arena == COMPUTE else device.upload
+            stream = memory.compute if arena == COMPUTE else memory.upload
             self._launch(_POISON, stream, (), (buffer,), (), None, now_ns())
         return buffer
 

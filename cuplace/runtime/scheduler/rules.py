@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -11,7 +10,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cuplace.runtime.faults import NO_FAULTS
-from cuplace.runtime.submission import Submission, SubmissionLog
+from cuplace.runtime.submission import Submission, SubmissionLog, next_id
 
 if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Backend, Event, Latch, Stream
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from cuplace.runtime.task import Task
 
 now_ns = time.perf_counter_ns
-next_id = itertools.count().__next__
 id_of = attrgetter("id")
 
 

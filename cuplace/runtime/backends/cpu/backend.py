@@ -10,7 +10,7 @@ import numpy as np
 
 from cuplace.runtime.backends.base import Event
 from cuplace.runtime.backends.cpu.storage import BlockCache, HostBlock
-from cuplace.runtime.backends.cpu.strand import Item, Pool, Strand
+from cuplace.runtime.backends.cpu.strand import Item, Pool, Strand, copy_at_once, run_at_once
 from cuplace.runtime.backends.own_memory import OwnMemory
 from cuplace.runtime.device import Device
 from cuplace.runtime.topology import HOST
@@ -26,6 +26,8 @@ class CpuBackend(OwnMemory):
     xp = np
     topology = HOST
     exchange = None
+    run_at_once = staticmethod(run_at_once)
+    copy_at_once = staticmethod(copy_at_once)
 
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self._pool = Pool(jitter, workers)

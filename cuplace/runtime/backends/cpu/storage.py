@@ -19,7 +19,7 @@ _KEPT_BYTES = 256 << 20
 class HostBlock:
     """Host memory of one size class, and the view that its last owner had."""
 
-    __slots__ = ("memory", "nbytes", "view")
+    __slots__ = ("dtype", "memory", "nbytes", "shape", "view")
 
     def __init__(self, nbytes: int) -> None:
         if nbytes > sys.maxsize - ALIGNMENT:
@@ -28,12 +28,15 @@ class HostBlock:
         start = -raw.ctypes.data % ALIGNMENT
         self.memory: np.ndarray[Any, Any] = raw[start : start + nbytes]
         self.nbytes = nbytes
-        self.view: np.ndarray[Any, Any] | None = None
+        self.view: Any = None
+        self.shape: tuple[int, ...] | None = None
+        self.dtype: np.dtype[Any] | None = None
 
     def as_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
-        view = self.view
-        if view is None or view.shape != shape or view.dtype is not dtype:
-            view = self.view = np.ndarray(shape, dtype, self.memory)
+        if self.shape != shape or self.dtype is not dtype:
+            self.view = np.ndarray(shape, dtype, self.memory)
+            self.shape, self.dtype = shape, dtype
+        view: np.ndarray[Any, Any] = self.view
         return view
 
 
@@ -49,7 +52,7 @@ class BlockCache:
         self._kept_bytes = _KEPT_BYTES
 
     def allocate(self, nbytes: int) -> HostBlock:
-        size = -(-nbytes // ALIGNMENT) * ALIGNMENT or ALIGNMENT
+        size = (nbytes + ALIGNMENT - 1) & -ALIGNMENT or ALIGNMENT
         unused = self._unused.get(size)
         if unused:
             block = unused.pop()

@@ -57,6 +57,7 @@ class CudaBackend:
     name = "cuda"
     device_platform = "gpu"
     device_class = "CudaDevice"
+    run_at_once = copy_at_once = None
 
     def __init__(self, gpus: int | None = None) -> None:
         """On all GPUs that the process sees, or on the first ``gpus`` of them."""

@@ -40,6 +40,7 @@ class SimBackend(OwnMemory):
     device_kind = "sim"
     xp = np
     exchange = None
+    run_at_once = copy_at_once = None
 
     def __init__(self, seed: int = 0, eagerness: float | None = None, machine: Machine | None = None) -> None:
         self._chosen = machine
