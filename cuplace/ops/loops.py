@@ -15,8 +15,8 @@ import numpy as np
 
 from cuplace.runtime.backends.interrupts import Uninterrupted
 
-_LOOPS = {"sin": "sine", "cos": "cosine"}
-"""The functions of float32 that there is a loop for, and its name in `cuplace.ops.sine`."""
+_HALF = {"sin": 0.0, "cos": 0.5}
+"""The functions of float32 that there is a loop for, and by how many half turns they are ahead of the sine."""
 
 WORTHWHILE = 1 << 15
 """Numbers of a whole result from which on a loop is used: for fewer, loading the compiler would not pay."""
@@ -48,7 +48,7 @@ def host_function(name: str, dtype: np.dtype, size: int) -> Callable[..., Any]:
         >>> bool(np.allclose(sin(x), np.sin(x), rtol=3e-7))
         True
     """
-    if name in _LOOPS and dtype == np.float32 and size >= WORTHWHILE:
+    if name in _HALF and dtype == np.float32 and size >= WORTHWHILE:
         return _loop(name)
     function: Callable[..., Any] = getattr(np, name)
     return function
@@ -61,10 +61,11 @@ def _loop(name: str) -> Callable[..., Any]:
     ufunc: Callable[..., Any] = getattr(np, name)
     try:
         with Uninterrupted():  # a compiler that was half loaded could never be loaded again
-            from cuplace.ops import sine
+            from cuplace.ops.sine import sine_ahead_by
+
+            loop = sine_ahead_by(_HALF[name])
     except ImportError:
         return ufunc
-    loop = getattr(sine, _LOOPS[name])
     return ufunc if isinstance(loop, FunctionType) else functools.partial(_compute, loop, ufunc)
 
 
@@ -89,7 +90,8 @@ def _compute(loop: Callable[[Any, Any], bool], ufunc: Any, x: Any, out: Any = No
 
 
 def _mend(ufunc: Any, numbers: Any, results: Any) -> None:
-    """NumPy's results for what is too large for a loop: a number has the same one whatever is beside it."""
+    """NumPy's results for what is too large for a loop: a number has the same one whatever is beside it. There may be
+    nothing to mend: what is not a number sends here, too, and is right already."""
     for start in range(0, numbers.size, BLOCK):
         part = slice(start, start + BLOCK)
         large = np.abs(numbers[part]) >= LIMIT

@@ -1,14 +1,15 @@
-"""Sine and cosine of float32, as loops that numba compiles when this module is loaded, or loads from its cache.
+"""Sine and cosine of float32, as loops that numba compiles when they are first asked for, or loads from its cache.
 
 The argument is reduced by multiples of pi to [-pi/2, pi/2] as W. J. Cody and W. Waite do it (Software Manual for the
 Elementary Functions, 1980), with pi in two parts: a product of the first one, of 29 bits, with a multiple below 2**24
 is exact in float64. A polynomial gives the sine of the rest to within 2**-35. All of that is done in float64, so the
 result is the nearest float32 but in one case of some thousands. The loops have no branches and no calls, so that they
-run on vectors; whether an argument was too large for that, they tell.
+run on vectors; whether an argument was too large for that, or not a number, they tell.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 from typing import Any
@@ -33,7 +34,7 @@ ROUNDING = 1.5 * 2.0**52
 SIGN_BIT = np.int64(63)
 
 LARGEST = np.float32(LIMIT).view(np.int32)
-"""The bits of a float32 without a sign, as an integer, are in the order of the numbers."""
+"""The bits of ``LIMIT``. Without a sign, the bits of float32 as integers are in the order of the numbers."""
 
 Loop = Callable[[Any, Any], bool]
 
@@ -51,8 +52,9 @@ def _compiled(function: Loop) -> Loop:
     return loop
 
 
-def _sine_ahead_by(half: float) -> Loop:
-    """The loop for ``out[i] = sin(x[i] + half * pi)``, with ``half`` 0 or 0.5.
+@functools.cache
+def sine_ahead_by(half: float) -> Loop:
+    """The loop for ``out[i] = sin(x[i] + half * pi)``, with ``half`` 0 or 0.5: the sine or the cosine.
 
     Its arguments are ``x``, float32 of one dimension, contiguous, and ``out``, as many, in memory apart. It returns
     whether all results hold: no argument of ``LIMIT`` or more is among them, and none that is not a number, which
@@ -79,7 +81,3 @@ def _sine_ahead_by(half: float) -> Loop:
         return largest < LARGEST
 
     return _compiled(sine_of)
-
-
-sine = _sine_ahead_by(0.0)
-cosine = _sine_ahead_by(0.5)

@@ -87,8 +87,8 @@ class Together(NamedTuple):
         ids: of the submissions.
         tasks, streams: what ran, and on which stream, for each of them.
         num_operands: how many buffers each reads.
-        buffers: the ids of the buffers that they read, then of those that they write: for each operand and each result
-            one a submission.
+        buffers: the ids of the buffers: of the first operand those of each submission, then of the second, and so on;
+            then of the results.
         line: the user's line, or None.
         enqueue: nanoseconds: when the call began.
         marks: nanoseconds: when the first of them started, and when each ended.
@@ -137,17 +137,14 @@ class SubmissionLog:
 
     Attributes:
         waits: the recordings of what the host waits for, that are going on.
-        recordings: the recordings of submissions that are going on.
         append: takes a submission.
-        append_together: takes those that ran at once; not while there are recordings.
     """
 
     def __init__(self) -> None:
         self._recent: deque[Submission | Together] = deque(maxlen=LOG_LENGTH)
         self.waits: tuple[list[HostWait], ...] = ()
-        self.recordings: list[list[Submission]] = []
+        self._recordings: list[list[Submission]] = []
         self.append: Callable[[Submission], None] = self._recent.append
-        self.append_together: Callable[[Together], None] = self._recent.append
 
     @property
     def recent(self) -> list[Submission]:
@@ -164,9 +161,15 @@ class SubmissionLog:
         """Forget the last submissions."""
         self._recent.clear()
 
+    def append_together(self, together: Together) -> None:
+        """Take those that ran at once."""
+        self._recent.append(together)
+        for recording in self._recordings:
+            recording.extend(together.submissions())
+
     def _append_everywhere(self, submission: Submission) -> None:
         self._recent.append(submission)
-        for recording in self.recordings:
+        for recording in self._recordings:
             recording.append(submission)
 
     @contextmanager
@@ -183,11 +186,11 @@ class SubmissionLog:
     def record(self) -> Iterator[list[Submission]]:
         """Collect every submission made while the ``with`` block runs."""
         recording: list[Submission] = []
-        self.recordings.append(recording)
+        self._recordings.append(recording)
         self.append = self._append_everywhere
         try:
             yield recording
         finally:
-            self.recordings = [other for other in self.recordings if other is not recording]
-            if not self.recordings:
+            self._recordings = [other for other in self._recordings if other is not recording]
+            if not self._recordings:
                 self.append = self._recent.append

@@ -44,7 +44,7 @@ class Task:
         name: what a timeline shows: the op, the jitted function.
         nbytes: bytes that a copy moves; 0 for compute.
         path: how a copy travels; empty for compute.
-        library: whether it calls libraries that run threads of their own.
+        library: whether it calls what is not ours: libraries that run threads of their own, or the user's functions.
         cost: the estimated work of computing; nothing for copies.
     """
 
@@ -76,8 +76,10 @@ LATCH = Task("latch", "latch")
 class ComputeTask(Task):
     """``run(reads, writes, scalars)`` on arrays of the backend's array module.
 
-    ``seconds`` estimates its run time: work that is shorter than a hand-off between threads is not handed off. Inside
-    of a function that ``within`` calls, ``within(function, *args)``, ``run`` does the same at less cost.
+    ``seconds`` estimates its run time: work that is shorter than a hand-off between threads is not handed off. ``run``
+    may be called again on the same arrays after it has failed; where that would do harm, it is ``library`` work.
+    ``within(function, *args)`` calls a function in which many calls of ``run`` share what each would set up on its
+    own, such as NumPy's error state; None where there is nothing to share.
     """
 
     __slots__ = ("cost", "library", "run", "seconds", "within")

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from cuplace.placement.sharding import Sharding
     from cuplace.staging.home import Home
     from cuplace.staging.program import Atom
+
 FLOPS_PER_SECOND = 8e9
 CALL_SECONDS = 1e-6
 """What one operation costs at least."""

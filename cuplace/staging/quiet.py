@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -60,12 +60,18 @@ _LINES = (
 )
 
 
-def quieted(function: Callable[..., Any], operands: str = "reads, writes, numbers") -> Callable[..., None]:
+def quieted(
+    function: Callable[..., Any], operands: str = "reads, writes, numbers", names: Mapping[str, Any] | None = None
+) -> Callable[..., None]:  # fmt: skip
     """The function ``work(reads, writes, numbers)`` that calls ``function`` with warnings off.
+
+    It does what `quietly` does, in lines of its own: passing operands on through one more call would cost as much as
+    the context does.
 
     Args:
         function: what is called.
         operands: with what, as expressions.
+        names: what else the expressions name.
 
     >>> out = np.empty(1)
     >>> quieted(np.divide, "reads[0], numbers[0], writes[0]")([np.ones(1)], [out], (0,))
@@ -73,4 +79,5 @@ def quieted(function: Callable[..., Any], operands: str = "reads, writes, number
     array([inf])
     """
     lines = [line.format(operands=operands) for line in _LINES]
-    return function_of("reads, writes, numbers", lines, {"thread": _thread, "function": function}, "call")
+    known = {"thread": _thread, "function": function, **(names or {})}
+    return function_of("reads, writes, numbers", lines, known, "call")

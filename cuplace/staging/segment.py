@@ -12,7 +12,7 @@ import numpy as np
 from cuplace.staging.fusion import Chain
 from cuplace.staging.local import Constant, LocalOp, Register, Slot, Source
 from cuplace.staging.quiet import quieted
-from cuplace.staging.script import OUT_BY_KEYWORD, Script
+from cuplace.staging.script import OUT_BY_KEYWORD, Script, operand_of
 
 Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
 """``work(reads, writes, numbers)``: computes from arrays into arrays, with the numbers passed at the call."""
@@ -20,9 +20,9 @@ Work = Callable[[list[Any], list[Any], tuple[Any, ...]], None]
 LARGE_BYTES = 1 << 17
 """From this size on, fresh memory costs more than computing: results go into memory that was used before."""
 
-
 LOOKAHEAD = 32
 """How far operations are moved up to join others."""
+
 
 class Temporary(NamedTuple):
     """Memory that a segment needs while it runs, besides that of its results."""
@@ -234,7 +234,14 @@ def _fetch(sources: Sequence[Source], registers: Sequence[Any], numbers: Sequenc
 
 def _direct(op: LocalOp, xp: Any) -> Work | None:
     """A function for a segment of one ufunc, without registers."""
-    if op.ufunc is None or op.ufunc in OUT_BY_KEYWORD or any(type(arg) is Constant for arg in op.args):
+    if op.ufunc is None or op.ufunc in OUT_BY_KEYWORD:
         return None
-    operands = [f"{'reads' if type(arg) is Register else 'numbers'}[{arg.index}]" for arg in op.args]
-    return quieted(op.function(xp), ", ".join([*operands, "writes[0]"]))
+    names: dict[str, Any] = {}
+    operands = []
+    for arg in op.args:
+        if type(arg) is Constant:
+            operands.append(f"v{len(names)}")
+            names[operands[-1]] = operand_of(arg, xp)
+        else:
+            operands.append(f"{'reads' if type(arg) is Register else 'numbers'}[{arg.index}]")
+    return quieted(op.function(xp), ", ".join([*operands, "writes[0]"]), names)

@@ -61,14 +61,14 @@ class UploadProgram(NamedTuple):
 def upload(
     host: Host, sharding: Sharding, line: Line | None, dtype: np.dtype[Any] | None = None
 ) -> list[Buffer]:  # fmt: skip
-    """The shards of `host`, uploaded to the devices of `sharding`, and cast to ``dtype`` (default: as they are) on the
-    way. `host` is read entirely during the call.
+    """The shards of `host`, uploaded to the devices of `sharding`, and cast to ``dtype`` (default: as they are) by the
+    copies, or before, where devices pass parts on. `host` is read entirely during the call.
 
     Raises:
         RankError, IndivisibleError: ValueErrors, where the sharding does not fit the shape.
     """
     program = upload_program(sharding, host.shape)
-    dtype = dtype or host.dtype
+    dtype = host.dtype if dtype is None else dtype
     plan = program.spread(host.shape, dtype, sharding)
     if plan is not None:
         return move(host.astype(dtype, copy=False), plan, line)

@@ -21,6 +21,7 @@ from cuplace.runtime.config import config
 from cuplace.runtime.context import default_device, set_mesh
 from cuplace.runtime.platform import open_platform
 from tests.array.places import numbers, on, places
+from tests.runtime.streams import finish, used
 from tests.transfer.shardings import transfers
 
 
@@ -99,6 +100,18 @@ def test_values_that_are_narrowed_on_their_way_are_numpys(platform, dtype, spec,
         latch.release()
     for x in placed:
         np.testing.assert_array_equal(np.asarray(x), expected, strict=True)
+
+
+@pytest.mark.filterwarnings("ignore::cuplace.errors.NarrowingWarning")
+def test_a_cast_that_fails_leaves_nothing(platform):
+    at, values = places(platform), np.full((8, 8), 1e300)
+    finish(platform)
+    before = used(platform)
+    with np.errstate(over="raise"), pytest.raises(FloatingPointError):
+        device_put(values, on(at.full, "x"))
+    finish(platform)
+    assert used(platform) == before
+    np.testing.assert_array_equal(device_put(values / 1e300, on(at.full, "x")), np.ones((8, 8)))
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cuplace.runtime.backends.cpu.strand import Item
 from cuplace.runtime.buffer import Buffer
 from cuplace.runtime.config import config
 from cuplace.runtime.platform import Platform
+from cuplace.runtime.submission import next_id
 from cuplace.runtime.task import ComputeTask
 from tests.runtime.streams import LONG, compute, copy_task, failing, finish, new, put, read, task, used
 
@@ -199,7 +201,7 @@ def test_work_that_a_destructor_queues_in_the_middle_is_waited_for(platform: Pla
         writes[0][...] = reads[0]
 
     (result,) = run_on_all(ComputeTask("with a destructor", run, 0.0), [source])
-    event = device.compute.record(0)
+    event = device.compute.record(next_id())
     assert event is not None
     assert not event.done
     latches[0].release()
@@ -209,7 +211,103 @@ def test_work_that_a_destructor_queues_in_the_middle_is_waited_for(platform: Pla
     np.testing.assert_array_equal(read(result), VALUES)
 
 
-def test_recordings_and_watches_see_each_step(platform: Platform) -> None:
+@only_cpu
+@pytest.mark.parametrize("fails", [False, True], ids=["right", "failed"])
+def test_a_failure_of_what_a_destructor_queues_is_its_own(platform: Platform, fails: bool) -> None:
+    """In the middle of work, on the same stream: what was queued comes after it, and is told apart from it."""
+    device = platform.devices[0]
+    source, found, latches = put(device, VALUES), [], []
+
+    def run(reads: Sequence[Any], writes: Sequence[Any], scalars: tuple[Any, ...]) -> None:
+        if not found:
+            latches.append(platform.scheduler.hold(device.compute))
+            found.append(compute(failing("the destructor's"), source))
+        writes[0][...] = reads[0]
+        if fails:
+            raise ValueError("its own")
+
+    result = compute(ComputeTask("with a destructor", run, 0.0), source)
+    assert platform.scheduler.is_ready([result]) is not fails  # a failure is told in the order of the stream
+    latches[0].release()
+    if fails:
+        with pytest.raises(ValueError, match="its own"):
+            read(result)
+    else:
+        np.testing.assert_array_equal(read(result), VALUES)
+    platform.scheduler.drain([device.compute])
+    assert platform.scheduler.is_ready(found)
+    with pytest.raises(ValueError, match="the destructor's"):
+        read(found[0])
+
+
+@only_cpu
+def test_a_destructor_may_queue_work_while_failures_are_forgotten(platform: Platform) -> None:
+    """The last failure of a stream holds its error, and with it what dies when work begins on the stream."""
+    first, second = platform.devices[:2]
+    source, found, latches = put(first, VALUES), [], []
+
+    class Computes:
+        def __del__(self) -> None:
+            latches.append(platform.scheduler.hold(first.compute))
+            found.append(compute(task(lambda x: x * 5, seconds=LONG), source))
+
+    stream: Any = second.compute
+    sources = [source, put(second, VALUES)]
+    failure = Item(stream, platform.scheduler.log.recent[-1], None, ())
+    failure.done, failure.error = True, ValueError(Computes())
+    stream.last = failure
+    del failure
+    results = run_on_all(ADD_ONE, sources)
+    assert len(latches) == 1
+    event = first.compute.record(next_id())
+    assert event is not None
+    assert not event.done
+    latches[0].release()
+    platform.scheduler.drain([first.compute])
+    np.testing.assert_array_equal(read(found[0]), VALUES * 5)
+    for result in results:
+        np.testing.assert_array_equal(read(result), VALUES + 1)
+
+
+@pytest.mark.parametrize("seconds", [0.0, LONG])
+def test_shards_must_be_as_many_as_places(platform: Platform, seconds: float) -> None:
+    work = task(lambda x: x, seconds=seconds)
+    for operand in (put_on_all(platform)[:3], [*put_on_all(platform), *put_on_all(platform)]):
+        with pytest.raises(ValueError, match="zip"):
+            platform.scheduler.submit_new(work, [MADE], platform.devices[:4], [operand])
+    before = platform.scheduler.log.recent[-1].id
+    platform.scheduler.upload_batch([])
+    assert platform.scheduler.log.recent[-1].id == before
+
+
+def test_what_work_shares_is_set_up_around_all_of_it(platform: Platform) -> None:
+    calls: list[str] = []
+
+    def within(function: Callable[..., Any], *args: Any) -> Any:
+        calls.append("begin")
+        try:
+            return function(*args)
+        finally:
+            calls.append("end")
+
+    def run(reads: Sequence[Any], writes: Sequence[Any], scalars: tuple[Any, ...]) -> None:
+        calls.append("work")
+        if scalars:
+            raise ValueError("boom")
+        writes[0][...] = reads[0]
+
+    work, sources = ComputeTask("shared", run, 0.0, within=within), put_on_all(platform)
+    for source, result in zip(sources, run_on_all(work, sources), strict=True):
+        np.testing.assert_array_equal(read(result), read(source))
+    all_at_once = ["begin", *["work"] * 4, "end"]
+    assert calls == (all_at_once if platform.name == "cpu" else ["work"] * 4)
+    (failed,) = platform.scheduler.submit_new(work, [MADE], platform.devices[:4], [sources], (1,))
+    with pytest.raises(ValueError, match="boom"):
+        read(failed[0])
+    assert calls.count("begin") == calls.count("end")
+
+
+def test_recordings_see_each_step(platform: Platform) -> None:
     with platform.scheduler.log.record() as records:
         run_on_all(ADD, *[put_on_all(platform)] * 2)
     assert [r.kind for r in records] == ["upload"] * 4 + ["compute"] * 4

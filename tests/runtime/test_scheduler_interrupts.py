@@ -20,6 +20,7 @@ from cuplace.runtime.device import Device
 from cuplace.runtime.faults import Faults
 from cuplace.runtime.memory import TRANSFER
 from cuplace.runtime.platform import Platform
+from cuplace.runtime.submission import next_id
 from tests.runtime.streams import ADD_ONE, SQUARE, compute, copy_task, finish, move, new, put, read, used
 
 pytestmark = pytest.mark.order(once=True)
@@ -120,7 +121,7 @@ def wait_for(platform: Platform, devices: tuple[Device, ...]) -> None:
     end = time.monotonic() + 20
     for device in devices:
         for stream in device.streams():
-            event = stream.record(0)
+            event = stream.record(next_id())
             while event is not None and not platform.backend.query(event):
                 assert time.monotonic() < end, f"{stream.name} hangs"
 

@@ -7,7 +7,7 @@ import time
 import numpy as np
 
 from cuplace.runtime.platform import Platform
-from cuplace.runtime.submission import LOG_LENGTH, SubmissionLog
+from cuplace.runtime.submission import LOG_LENGTH, Submission, SubmissionLog, Together
 from tests.runtime.streams import ADD_ONE, LONG, compute, move, put, read, task
 
 VALUES = np.arange(6, dtype=np.int64)
@@ -86,6 +86,19 @@ def test_the_log_is_bounded() -> None:
         log.append(i)  # type: ignore[arg-type]
     assert len(log.recent) == LOG_LENGTH
     assert log.recent[0] == 10
+
+
+def test_the_log_is_bounded_and_in_order_where_work_ran_at_once(platform: Platform) -> None:
+    log, task, stream = SubmissionLog(), ADD_ONE, platform.devices[0].compute
+    for i in range(0, 2 * LOG_LENGTH, 4):
+        log.append(Submission(i, task, stream, (), (i,), (), None, i))
+        ids, buffers = (i + 1, i + 2, i + 3), tuple(range(6))
+        log.append_together(Together(ids, [task] * 3, [stream] * 3, 1, buffers, None, i, (5, 6, 7, 8)))
+    assert [record.id for record in log.recent] == list(range(LOG_LENGTH, 2 * LOG_LENGTH))
+    last = log.recent[-1]
+    assert (last.reads, last.writes, last.start, last.end, last.enqueue) == ((2,), (5,), 7, 8, 2 * LOG_LENGTH - 4)
+    log.clear()
+    assert log.recent == []
 
 
 def test_recordings_are_complete_and_nest() -> None:

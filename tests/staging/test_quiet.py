@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from cuplace.staging.quiet import quieted
+from cuplace.staging.quiet import quieted, quietly
 
 ZERO = np.zeros(1, np.float32)
 LOG = quieted(np.log, "reads[0], writes[0]")
@@ -54,5 +54,16 @@ def test_an_error_inside_passes_through():
         raise RuntimeError("no")
 
     for _ in range(2):
-        with pytest.raises(RuntimeError, match="no"):
-            quieted(fail)([], [], ())
+        for call in (quieted(fail), lambda *args: quietly(fail, *args)):
+            with pytest.raises(RuntimeError, match="no"):
+                call([], [], ())
+            with pytest.warns(RuntimeWarning, match="divide by zero"):
+                np.log(ZERO)
+
+
+def test_what_is_called_quietly_gives_its_result_and_may_be_nested():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert quietly(np.log, ZERO) == -np.inf
+        assert quietly(quietly, np.log, ZERO) == -np.inf
+        assert quietly(log_of_zero, LOG) == -np.inf

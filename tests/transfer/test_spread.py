@@ -187,13 +187,15 @@ def test_a_pair_that_does_not_deliver_ends_the_passing_on(platform: Platform) ->
 
 
 @pytest.mark.sound_links
-def test_a_put_runs_the_plan_that_is_shown(platform: Platform) -> None:
+@pytest.mark.filterwarnings("ignore::cuplace.errors.NarrowingWarning")
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_put_runs_the_plan_that_is_shown(platform: Platform, dtype: str) -> None:
     """Of arrays that are large enough for the machine at hand, alone and in a tree; both are as of the call."""
     target = on(platform.devices)
-    host = np.arange(1 << 19, dtype=F32).reshape(256, -1)
+    host = np.arange(1 << 19, dtype=dtype).reshape(256, -1)
     rows = NamedSharding(mesh(platform.devices, (4, 2), ("x", "y")), P("x"))
-    expected = host.copy()
-    plan = cuplace.plan(host, target)
+    expected = host.astype(F32)
+    plan = cuplace.plan(expected, target)
     with platform.scheduler.log.record() as records:
         x = cuplace.device_put(host, target)
         tree = cuplace.device_put({"a": host, "b": host[:8], "c": x}, {"a": target, "b": target, "c": rows})

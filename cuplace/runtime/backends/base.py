@@ -6,7 +6,7 @@ what they are given in order, and events that mark points in a stream. All order
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -17,6 +17,7 @@ from cuplace.runtime.staging import NO_STAGING, Staging
 if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.submission import Submission
+    from cuplace.runtime.task import Task
     from cuplace.runtime.topology import Topology
     from cuplace.runtime.usage import GpuUsage, PinnedUsage
 
@@ -178,6 +179,32 @@ class Exchange(Protocol):
         KernelResultError where it is on another GPU."""
 
 
+class RunAtOnce(Protocol):
+    """Does the work of a task once for each of several streams, in the calling thread.
+
+    ``reads`` and ``writes`` are, for each operand and each result, its arrays, one a stream.
+
+    Returns the nanoseconds when the first one began, and when each ended; then it counts as the latest on the streams.
+    Returns nothing where the work is long, where something on one of the streams is unfinished, or where it fails: then
+    it is to be enqueued, and what was done is done again.
+    """
+
+    def __call__(
+        self, task: Task, streams: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any],
+        scalars: tuple[Any, ...],
+    ) -> Sequence[int]: ...  # fmt: skip
+
+
+class CopyAtOnce(Protocol):
+    """The same for copies of one array into another, cast as needed: for each stream a pair of source and target.
+
+    ``nbytes`` are those of the largest; 0 where the caller has to wait for the copies anyway. Unlike work, a copy that
+    fails raises.
+    """
+
+    def __call__(self, streams: Sequence[Any], pairs: Iterable[tuple[Any, Any]], nbytes: int) -> Sequence[int]: ...
+
+
 class Backend(Protocol):
     """One kind of machine.
 
@@ -189,14 +216,7 @@ class Backend(Protocol):
         device_class: the class name that ``repr(device)`` shows (``CpuDevice``).
         device_kind: what ``Device.device_kind`` says.
         topology: how copies travel between its GPUs.
-        run_at_once: ``run_at_once(task, streams, reads, writes, scalars)`` does the work of a task for each of the
-            streams in the calling thread, where it is short and nothing keeps it from starting. ``reads`` and
-            ``writes`` are, for each operand and each result, its arrays. Gives the nanoseconds when the first one
-            began, and when each ended; nothing where that cannot be, or one fails: then it is to be enqueued, and what
-            was done is done again. None where work is never done so.
-        copy_at_once: ``copy_at_once(streams, pairs, nbytes)`` does the same for copies of one array into another, cast
-            as needed: for each stream a pair of source and target. ``nbytes`` are those of the largest; 0 where the
-            caller has to wait for the copies anyway. Other than work, a copy that fails raises.
+        run_at_once, copy_at_once: do short work and small copies in the calling thread; None where that never is.
     """
 
     name: str
@@ -206,10 +226,10 @@ class Backend(Protocol):
     xp: Any
 
     @property
-    def run_at_once(self) -> Callable[..., Sequence[int]] | None: ...
+    def run_at_once(self) -> RunAtOnce | None: ...
 
     @property
-    def copy_at_once(self) -> Callable[..., Sequence[int]] | None: ...
+    def copy_at_once(self) -> CopyAtOnce | None: ...
 
     @property
     def topology(self) -> Topology: ...

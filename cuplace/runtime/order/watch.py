@@ -149,7 +149,7 @@ def watched_backend(plain: Any, watch: Watch) -> type:
 
     class Watched(plain):  # type: ignore[misc]
         __slots__ = ()
-        run_at_once = copy_at_once = None
+        run_at_once = copy_at_once = None  # each piece is enqueued, so that its order is seen
 
         def stream(self, device: Device, role: str, peer: Device | None = None) -> Any:
             stream = super().stream(device, role, peer)
@@ -213,7 +213,8 @@ def check_order() -> Iterator[None]:
     """Prove, for what runs inside the ``with`` block, that waits order all uses of memory that conflict.
 
     Every access of memory by work, by copies and by the host is followed, as are the waits that order them; what
-    nothing orders is a race, whether or not this run got a wrong value from it. It costs some time for each call. The
+    nothing orders is a race, whether or not this run got a wrong value from it. It costs some time for each call, and
+    small work on ``cpu``, which the call would do itself, is enqueued like any other. The
     option ``check_order`` does the same for a whole program.
 
     On ``cuda`` it follows what cuplace enqueues, work and moves with the arrays they are given, and all that it waits

@@ -6,7 +6,7 @@ dead buffers). The rules it keeps:
 - a reader waits for the latest write of what it reads; a writer waits for the latest write and for all reads since;
 - dependencies within one stream cost nothing, the stream is already in order;
 - the moves of one plan write disjoint boxes, so they never wait for one another;
-- work is enqueued, and its event recorded, before the call returns;
+- work is enqueued, and its event recorded, before the call returns, or done, which leaves no event;
 - a dead block is reused in stream order or when its events are complete, never earlier.
 
 Each of its modules adds one part to the class of the module before, and knows nothing of those after: ``rules`` (what

@@ -1,7 +1,7 @@
-"""At once: small work and copies that the calling thread does itself, for backends that can, while nothing that they
-touch is unfinished. Nothing waits then, and no events are left: all is complete before and afterwards.
+"""At once: small work and copies that the calling thread does itself, on backends that can, while nothing they touch is
+unfinished. Nothing waits then, and no events are left: all is complete before and afterwards.
 
-Where that cannot be, or a recording wants to see each step, nothing has been done, and the rules enqueue it.
+Where that cannot be, nothing counts as done, and the rules enqueue it.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class AtOnce(Rules):
         self, task: Task, streams: Sequence[Stream], operands: Columns, results: Columns, scalars: tuple[Any, ...],
         line: Line | None, now: int,
     ) -> bool:  # fmt: skip
-        """Short work into new buffers, once on each stream."""
+        """Short work into new buffers, once on each stream. Without results there would be nothing to see it by."""
         run = self.backend.run_at_once
         if run is None or not results or not self._nothing_unfinished(operands, results):
             return False
@@ -52,7 +52,7 @@ class AtOnce(Rules):
         copy = self.backend.copy_at_once
         if copy is None:
             return False
-        moves = cast("Sequence[tuple[CopyTask, Stream, Buffer, Buffer]]", launches)  # uploads are of other plans
+        moves = cast("Sequence[tuple[CopyTask, Stream, Buffer, Buffer]]", launches)  # others come with `after`
         tasks, streams, sources, targets = zip(*moves, strict=True)
         if not self._nothing_unfinished((sources,), (targets,)):
             return False
@@ -68,7 +68,7 @@ class AtOnce(Rules):
         """Values of the host into new buffers."""
         copy = self.backend.copy_at_once
         targets = [buffer for buffer, _ in pairs]
-        if copy is None or not self._nothing_unfinished((), (targets,)):
+        if copy is None or not targets or not self._nothing_unfinished((), (targets,)):
             return False
         streams = [buffer.block.arena.memory.upload for buffer in targets]
         marks = copy(streams, [(source, buffer.array) for buffer, source in pairs], 0)
@@ -78,9 +78,8 @@ class AtOnce(Rules):
         return bool(marks)
 
     def _nothing_unfinished(self, operands: Columns, results: Columns) -> bool:
-        """Whether operands have been written, without error, and nobody has used the results; and nobody wants to see
-        each step."""
-        if self.log.recordings or self.faults.fail_op is not None:
+        """Whether operands have been written without error, and nobody has used the results; and nothing is to fail."""
+        if self.faults.fail_op is not None:
             return False
         for column in operands:
             for buffer in column:

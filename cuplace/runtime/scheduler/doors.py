@@ -1,4 +1,5 @@
-"""The scheduler's doors for work: each enqueues under the lock, bounds the queues, and returns."""
+"""The scheduler's doors for work: each enqueues under the lock, bounds the queues, and returns. Small work may be done
+before the call returns instead (see ``at_once``)."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from cuplace.runtime.memory import COMPUTE
 from cuplace.runtime.packing import WORTHWHILE, Pair, packed
 from cuplace.runtime.scheduler.forked import Forked
 from cuplace.runtime.scheduler.lending import Lending
-from cuplace.runtime.scheduler.rules import id_of, note_read, now_ns
+from cuplace.runtime.scheduler.rules import note_read, now_ns
 from cuplace.runtime.submission import Submission, next_id
 from cuplace.runtime.task import LATCH, PackedUpload, Task, upload_task
 
@@ -83,9 +84,9 @@ class Scheduler(Lending):
             results = [self._new_buffers(places, COMPUTE, *of) for of in made]
             streams = [place.compute for place in places]
             if not self._ran_at_once(task, streams, operands, results, scalars, line, now):
-                read = zip(*operands, strict=True) if operands else repeat(())
-                written = zip(*results, strict=True) if results else repeat(())
-                for stream, reads, writes in zip(streams, read, written, strict=False):
+                read = zip(*operands, strict=True) if operands else [()] * len(streams)
+                written = zip(*results, strict=True) if results else [()] * len(streams)
+                for stream, reads, writes in zip(streams, read, written, strict=True):
                     self._launch(task, stream, reads, writes, scalars, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()
@@ -137,6 +138,7 @@ class Scheduler(Lending):
         self, launches: Sequence[Launch], after: Sequence[int | None] | None,
         staging: Sequence[tuple[Buffer, ...]] | None, line: Line | None, now: int,
     ) -> None:  # fmt: skip
+        """Each after what its source and what is written over wait for; what fails on the way leaves that in order."""
         written: dict[Buffer, list[Event]] = {}
         passed_on: dict[Buffer, dict[Stream, Event]] = {}
         try:
@@ -204,21 +206,22 @@ class Scheduler(Lending):
             if self.graveyard:
                 self._park()
             now = now_ns()
-            if self._uploaded_at_once(pairs, line, now):
-                pass
-            elif len(pairs) < WORTHWHILE:
-                for buffer, source in pairs:
-                    self._upload(buffer, source, line, now)
-            else:
-                for group in packed(pairs):
-                    if len(group) == 1:
-                        self._upload(*group[0], line, now)
-                    else:
-                        self._upload_packed(group, line, now)
+            if not self._uploaded_at_once(pairs, line, now):
+                self._enqueue_uploads(pairs, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()
         if config.sync:
             self.host_wait([buffer for buffer, _ in pairs])
+
+    def _enqueue_uploads(
+        self, pairs: Sequence[tuple[Buffer, np.ndarray[Any, Any]]], line: Line | None, now: int
+    ) -> None:
+        groups = [(pair,) for pair in pairs] if len(pairs) < WORTHWHILE else packed(pairs)
+        for group in groups:
+            if len(group) == 1:
+                self._upload(*group[0], line, now)
+            else:
+                self._upload_packed(group, line, now)
 
     def _upload(self, buffer: Buffer, source: np.ndarray[Any, Any], line: Line | None, now: int) -> None:
         stream = buffer.block.arena.memory.upload
@@ -246,7 +249,8 @@ class Scheduler(Lending):
         try:
             waits = tuple([wait for buffer in buffers for wait in self._wait_before_write(stream, buffer)])
             task = self.faults.task(PackedUpload([source for _, source in pairs], sum(b.nbytes for b in buffers)))
-            submission = Submission(next_id(), task, stream, (), tuple(map(id_of, buffers)), waits, line, now)
+            written = tuple([buffer.id for buffer in buffers])
+            submission = Submission(next_id(), task, stream, (), written, waits, line, now)
             task.enqueue(stream, (), buffers, (), (), submission)
             event = self._record(stream, submission)
             for buffer in buffers:

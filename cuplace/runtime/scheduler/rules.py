@@ -6,7 +6,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from cuplace.runtime.faults import NO_FAULTS
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from cuplace.runtime.task import Task
 
 now_ns = time.perf_counter_ns
-id_of = attrgetter("id")
 
 
 class Rules:

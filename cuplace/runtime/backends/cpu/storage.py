@@ -35,7 +35,7 @@ class HostBlock:
     def as_array(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]:
         if self.shape != shape or self.dtype is not dtype:
             self.view = np.ndarray(shape, dtype, self.memory)
-            self.shape, self.dtype = shape, dtype
+            self.shape, self.dtype = shape, dtype  # at once with the line before: no interrupt comes between stores
         view: np.ndarray[Any, Any] = self.view
         return view
 

@@ -14,7 +14,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -113,14 +112,13 @@ class Strand:
         if self.items or self._pending or needs or (seconds > INLINE_SECONDS and self.pool.takes(seconds)):
             self._queue(lambda: work(reads, writes, scalars), needs, submission)
             return
-        submission.start = _now()
-        self.last = None  # before the work, in which a destructor may queue some
+        self._begin(submission)
         try:
             work(reads, writes, scalars)
         except Exception as error:
             if is_interrupt(error):
                 raise
-            self.last = self._failed(error, submission)
+            self._fail(error, submission)
         submission.end = _now()
 
     def copy(
@@ -129,21 +127,19 @@ class Strand:
     ) -> None:  # fmt: skip
         small = target.nbytes <= INLINE_SECONDS * COPY_BYTES_PER_SECOND
         if self.items or self._pending or needs or not small:
-            self._queue(lambda: np.copyto(target, source), needs, submission)
+            self._queue(lambda: _copy(source, target), needs, submission)
             return
-        submission.start = _now()
-        self.last = None
-        np.copyto(target, source)
+        self._begin(submission)
+        _copy(source, target)
         submission.end = _now()
 
     def upload(self, source: np.ndarray[Any, Any], target: Any, submission: Submission) -> None:
         if self.items or self._pending:
             source = np.array(source, dtype=target.dtype)
-            self._queue(lambda: np.copyto(target, source), (), submission)
+            self._queue(lambda: _copy(source, target), (), submission)
             return
-        submission.start = _now()
-        self.last = None
-        np.copyto(target, source, casting="unsafe")
+        self._begin(submission)
+        _copy(source, target)
         submission.end = _now()
 
     def upload_packed(
@@ -153,8 +149,7 @@ class Strand:
             copies = [np.array(source, dtype=target.dtype) for source, target in zip(sources, targets, strict=True)]
             self._queue(lambda: _copy_all(copies, targets), (), submission)
             return
-        submission.start = _now()
-        self.last = None
+        self._begin(submission)
         _copy_all(sources, targets)
         submission.end = _now()
 
@@ -168,13 +163,23 @@ class Strand:
         last = self.last
         if last is None or (last.done and last.error is None):
             return None
-        return last
+        return None if last.submission > submission else last  # a destructor queued it in the middle of this work
 
-    def _failed(self, error: Exception, submission: Submission) -> Item:
+    def _begin(self, submission: Submission) -> None:
+        """Work in the calling thread begins. All before it is complete; what a destructor queues in the middle of it is
+        the latest of the strand afterwards."""
+        self.last = None
+        submission.start = _now()
+
+    def _fail(self, error: Exception, submission: Submission) -> None:
+        """Work in the calling thread has failed."""
+        if self.last is not None:
+            self._queue(lambda: _raise(error), (), submission)
+            return
         item = Item(self, submission, None, ())
         item.done = True
         item.error = errors.with_user_line(error, submission.name, submission.line)
-        return item
+        self.last = item
 
     def _queue(self, call: Callable[[], None], needs: Sequence[Event], submission: Submission) -> None:
         self._append(self._item(call, needs, submission))
@@ -197,11 +202,11 @@ class Strand:
 def run_at_once(
     task: Task, strands: Sequence[Strand], reads: Sequence[Any], writes: Sequence[Any], scalars: tuple[Any, ...]
 ) -> Sequence[int]:
-    """See `Backend`."""
+    """See `base.RunAtOnce`. Work that calls libraries may be the user's function, which nobody calls twice."""
     if not isinstance(task, ComputeTask) or task.library or task.seconds > INLINE_SECONDS or not _all_idle(strands):
         return ()
-    read = zip(*reads, strict=True) if reads else repeat(())
-    shards = zip(read, zip(*writes, strict=True), strict=False)
+    read = zip(*reads, strict=True) if reads else [()] * len(strands)
+    shards = zip(read, zip(*writes, strict=True), strict=True)
     try:
         if task.within is None:
             return _run_all(task.run, shards, scalars)
@@ -223,12 +228,12 @@ def _run_all(work: Callable[..., None], shards: Iterable[tuple[Any, Any]], scala
 
 
 def copy_at_once(strands: Sequence[Strand], pairs: Iterable[tuple[Any, Any]], nbytes: int) -> Sequence[int]:
-    """See `Backend`."""
+    """See `base.CopyAtOnce`."""
     if nbytes > INLINE_SECONDS * COPY_BYTES_PER_SECOND or not _all_idle(strands):
         return ()
     marks = [_now()]
     for source, target in pairs:
-        target[...] = source  # a third of what np.copyto takes for small arrays
+        target[...] = source
         marks.append(_now())
     return marks
 
@@ -239,14 +244,22 @@ def _all_idle(strands: Sequence[Strand]) -> bool:
     for strand in strands:
         if strand.items or strand._pending:
             return False
-    for strand in strands:
-        strand.last = None
+        strand.last = None  # at once with the check: what fell may have held objects whose destructors queue work
     return True
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def _copy(source: Any, target: Any) -> None:
+    """Cast as needed. For small arrays this takes a third of what np.copyto does."""
+    target[...] = source
 
 
 def _copy_all(sources: Sequence[np.ndarray[Any, Any]], targets: Sequence[Any]) -> None:
     for source, target in zip(sources, targets, strict=True):
-        np.copyto(target, source, casting="unsafe")
+        _copy(source, target)
 
 
 def _workers() -> int:
