@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import gc
 import os
 import signal
@@ -168,3 +169,23 @@ def test_nothing_is_forgotten(
     gc.collect()  # frames of tracebacks
     finish(platform)
     assert used(platform) == {"bytes_in_use": source.nbytes + fresh.nbytes, "bytes_parked": 0}
+
+
+class Emptied(collections.deque[Any]):
+    """A graveyard that a handler of a signal empties between the look at it and the first grip."""
+
+    seen = False
+
+    def __bool__(self) -> bool:
+        first, self.seen = not self.seen, True
+        return first or len(self) > 0
+
+
+def test_a_handler_may_take_in_what_a_call_was_about_to(platform: Platform) -> None:
+    scheduler = platform.scheduler
+    given, scheduler.graveyard = scheduler.graveyard, Emptied()
+    try:
+        scheduler.park()
+        assert scheduler.graveyard.seen
+    finally:
+        scheduler.graveyard = given

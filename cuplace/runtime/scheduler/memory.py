@@ -105,7 +105,10 @@ class Memory(AtOnce):
         uses: Uses | None = None
         try:
             while graveyard:
-                uses = graveyard[0]
+                try:
+                    uses = graveyard[0]
+                except IndexError:  # a handler of a signal that computes has been here
+                    break
                 graveyard.popleft()
                 block = uses.block
                 if getrefcount(uses) > ALONE or block in kept:
