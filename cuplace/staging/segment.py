@@ -40,7 +40,6 @@ class Segment:
         groups: the operations in the order in which they are done; those of a chain are one group.
         chains: the chains, by the number of their group.
         loud: does the work, with NumPy's warnings as the calling thread has them.
-        run: computes all results from the inputs ``reads`` into ``writes``, without warnings.
         temporaries: arrays that the work expects after those for the results.
     """
 
@@ -57,8 +56,12 @@ class Segment:
         self.chains: dict[int, Chain] = {}
         memory = _Memory(self.outputs, self.groups)
         self.loud = self._alone(memory) or self._script(memory)
-        self.run: Work = quieted(self.loud)
         self.temporaries = tuple(memory.temporaries)
+
+    @functools.cached_property
+    def run(self) -> Work:
+        """What computes all results from the inputs ``reads`` into ``writes``, without warnings."""
+        return quieted(self.loud)
 
     def writing_once(self) -> Segment:
         """The same work with nothing but the results themselves in the memory of results."""

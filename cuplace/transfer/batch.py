@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
     from cuplace.runtime.scheduler import Scheduler
-    from cuplace.transfer.execute import Copy, Host, MoveProgram, Staged
+    from cuplace.runtime.scheduler.at_once import Launch
+    from cuplace.transfer.execute import Host, MoveProgram, Staged
     from cuplace.transfer.plan import TransferPlan
     from cuplace.transfer.upload import UploadProgram
 
@@ -97,7 +98,7 @@ class Batch:
             if program.scheduler is scheduler
             for pair in program.pairs(host, results[number])
         ]
-        launches: list[Copy] = []
+        launches: list[Launch] = []
         after: list[int | None] = []
         memory: list[tuple[Buffer, ...]] = []
         seen = 0

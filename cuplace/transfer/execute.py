@@ -26,13 +26,10 @@ if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.host_memory import HostMemory
     from cuplace.runtime.scheduler import Scheduler
-    from cuplace.runtime.task import Task
+    from cuplace.runtime.scheduler.at_once import Launch
     from cuplace.transfer.plan import Slices
 
 Host: TypeAlias = npt.NDArray[Any]
-
-Copy: TypeAlias = "tuple[Task, Stream, Buffer | None, Buffer]"
-"""Task, stream, source and target; no source where a task brings the values itself."""
 
 CACHED_PROGRAMS = 2048
 BYTE = np.dtype(np.uint8)
@@ -62,7 +59,7 @@ class MoveProgram(NamedTuple):
             targets[target] = buffer
         return targets
 
-    def copies(self, held: Sequence[Buffer] | Host, targets: Sequence[Buffer]) -> list[Copy]:
+    def copies(self, held: Sequence[Buffer] | Host, targets: Sequence[Buffer]) -> list[Launch]:
         """What is to be enqueued between these source shards, or these values of the host's, and target shards."""
         launches: Any = self.launches
         if self.after is None:

@@ -67,8 +67,10 @@ class AtOnce(Rules):
     ) -> bool:
         """Values of the host into new buffers."""
         copy = self.backend.copy_at_once
+        if copy is None or not pairs:
+            return False
         targets = [buffer for buffer, _ in pairs]
-        if copy is None or not targets or not self._nothing_unfinished((), (targets,)):
+        if not self._nothing_unfinished((), (targets,)):
             return False
         streams = [buffer.block.arena.memory.upload for buffer in targets]
         marks = copy(streams, [(source, buffer.array) for buffer, source in pairs], 0)
