@@ -1,10 +1,13 @@
 """Sine and cosine of float32, as loops that numba compiles when they are first asked for, or loads from its cache.
 
-The argument is reduced by multiples of pi to [-pi/2, pi/2] as W. J. Cody and W. Waite do it (Software Manual for the
-Elementary Functions, 1980), with pi in two parts: a product of the first one, of 29 bits, with a multiple below 2**24
-is exact in float64. A polynomial gives the sine of the rest to within 2**-35. All of that is done in float64, so the
-result is the nearest float32 but in one case of some thousands. The loops have no branches and no calls, so that they
-run on vectors; whether an argument was too large for that, or not a number, they tell.
+The argument is reduced by multiples of pi/2 to [-pi/4, pi/4] as W. J. Cody and W. Waite do it (Software Manual for the
+Elementary Functions, 1980), with pi/2 in three parts. What remains is kept as two numbers, the second what the first
+one lacks; else the results next below a power of two would be a unit worse. A polynomial gives the sine of that,
+another one the cosine, and the quarter turn tells which it is and with which sign.
+
+All of it is done in float32, with products that are added before they are rounded, so eight or more numbers are
+computed at a time. The loops have no branches and no calls for the same reason; whether an argument was too large, or
+not a number, they tell.
 """
 
 from __future__ import annotations
@@ -14,37 +17,59 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import llvmlite.binding
 import numpy as np
 from numba import njit, types
+from numba.extending import intrinsic
 
 from cuplace.ops.loops import LIMIT
 
-PER_PI = 1.0 / math.pi
-PI_1 = float.fromhex("0x1.921fb54p+1")
-PI_2 = float.fromhex("0x1.10b4611a62633p-29")
+QUARTERS = np.float32(2.0 / math.pi)
+P1, P2, P3 = map(np.float32, (-1.5707963705062866, 4.371138828673793e-08, 1.7151245100058819e-15))
+"""The parts of -pi/2. What the first one, of 24 bits, leaves of a number is exact: it has no digits below 2**-24."""
 
-C3, C5, C7, C9, C11 = (
-    -0.16666666626148552, 0.00833333110856602, -0.0001984086820580053, 2.752538424012369e-06, -2.3888906354810335e-08
-)  # fmt: skip
-"""Of r**3 to r**11, with the least relative error on [-pi/2, pi/2]."""
+S3, S5, S7 = map(np.float32, (-0.16666655242443085, 0.008332189172506332, -0.00019518291810527444))
+"""Of r**3 to r**7 in the sine, with the least relative error on [-pi/4, pi/4], 2**-27.9."""
 
-ROUNDING = 1.5 * 2.0**52
-"""Added to a float64, it rounds to an integer, of which the lowest bit is the lowest bit of the sum."""
+C2, C4, C6, C8 = map(np.float32, (-0.5, 0.04166664555668831, -0.0013887309469282627, 2.4432327336398885e-05))
+"""Of r**2 to r**8 in the cosine, likewise, 2**-32."""
 
-SIGN_BIT = np.int64(63)
+ONE = np.float32(1.0)
+ROUNDING = np.float32(1.5 * 2.0**23)
+"""Added to a float32, it rounds to an integer, whose lowest bits are the lowest bits of the sum."""
 
+ODD = np.int32(1)
+TO_SIGN = np.int32(30)
+"""How far the second lowest bit is from that of the sign."""
+
+SIGN = np.int32(-(2**31))
 LARGEST = np.float32(LIMIT).view(np.int32)
 """The bits of ``LIMIT``. Without a sign, the bits of float32 as integers are in the order of the numbers."""
 
 Loop = Callable[[Any, Any], bool]
 
 
+def adds_products() -> bool:
+    """Whether this processor adds a product before it is rounded. Without that, each one would be a call."""
+    features = llvmlite.binding.get_host_cpu_features()
+    return bool(features.get("fma", "sse2" not in features))  # all processors of today but old ones with x86
+
+
+@intrinsic
+def fma(context: Any, x: Any, y: Any, z: Any) -> Any:
+    """``x * y + z``, rounded once."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Any) -> Any:
+        return builder.fma(*args)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
 def _compiled(function: Loop) -> Loop:
-    """The compiled function, which lets go of the interpreter's lock. Products may be fused with sums: that rounds once
-    less."""
+    """The compiled function, which lets go of the interpreter's lock."""
     read = types.Array(types.float32, 1, "C", readonly=True)  # an array that may be written to serves as well
     signature = types.boolean(read, types.float32[::1])
-    options: dict[str, Any] = {"nogil": True, "fastmath": {"contract"}, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         loop: Loop = njit(signature, cache=True, **options)(function)
     except Exception:  # of its cache: no folder to write to, a full disk, a damaged file
@@ -53,31 +78,35 @@ def _compiled(function: Loop) -> Loop:
 
 
 @functools.cache
-def sine_ahead_by(half: float) -> Loop:
-    """The loop for ``out[i] = sin(x[i] + half * pi)``, with ``half`` 0 or 0.5: the sine or the cosine.
+def sine_ahead_by(quarter: int) -> Loop:
+    """The loop for ``out[i] = sin(x[i] + quarter * pi/2)``, with ``quarter`` 0 or 1: the sine or the cosine.
 
     Its arguments are ``x``, float32 of one dimension, contiguous, and ``out``, as many, in memory apart. It returns
     whether all results hold: no argument of ``LIMIT`` or more is among them, and none that is not a number, which
     gives what is not a number.
     """
 
+    turn = np.int32(quarter)
+
     def sine_of(x: Any, out: Any) -> bool:
         largest = np.int32(0)
         for i in range(x.size):
-            largest = max(largest, np.float32(abs(x[i])).view(np.int32))
-            number = np.float64(x[i])
-            if half:
-                rounded = (number * PER_PI + half) + ROUNDING
-                multiple = (rounded - ROUNDING) - half
-            else:
-                rounded = number * PER_PI + ROUNDING
-                multiple = rounded - ROUNDING
-            rest = (number - multiple * PI_1) - multiple * PI_2
+            number = np.float32(abs(x[i]))
+            largest = max(largest, number.view(np.int32))
+            rounded = fma(number, QUARTERS, ROUNDING)
+            multiple = rounded - ROUNDING
+            near = fma(multiple, P1, number)
+            rest = near + multiple * P2
+            lacking = fma(multiple, P3, fma(multiple, P2, near - rest))
             square = rest * rest
-            terms = C3 + square * (C5 + square * (C7 + square * (C9 + square * C11)))
-            result = np.float64(rest * (1.0 + square * terms)).view(np.int64)
-            odd = np.float64(rounded).view(np.int64) << SIGN_BIT
-            out[i] = np.float32(np.int64(result ^ odd).view(np.float64))
+            sine = rest + fma(rest * square, fma(square, fma(square, S7, S5), S3), lacking)
+            cosine = fma(square, fma(square, fma(square, fma(square, C8, C6), C4), C2), ONE)
+            turned = np.float32(rounded).view(np.int32) + turn
+            sign = turned << TO_SIGN
+            if turn == 0:
+                sign ^= np.float32(x[i]).view(np.int32)
+            result = np.float32(cosine if turned & ODD else sine).view(np.int32)
+            out[i] = np.int32(result ^ (sign & SIGN)).view(np.float32)
         return largest < LARGEST
 
     return _compiled(sine_of)

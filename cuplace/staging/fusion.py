@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuplace.staging.local import LocalOp, Register, Slot, Source
-from cuplace.staging.script import function_of
+from cuplace.staging.script import OUT_BY_KEYWORD, function_of
 
 BLOCK_BYTES = 1 << 18
 """Bytes of one operand of one block, which stays in a core's second-level cache until the next operation reads it.
@@ -46,6 +46,7 @@ class Step(NamedTuple):
     params: Mapping[str, Any]
     args: tuple[int, ...]
     target: int
+    by: str  # before ``out``
 
 
 class Chain:
@@ -56,8 +57,12 @@ class Chain:
 
     Attributes:
         externals: registers that are read and were made outside.
+        numbers: the slots and constants that are read, each once.
         outputs: registers whose values are needed outside; memory for them is given to ``run``.
+        scratch: further blocks that are written to.
+        steps: what is done, on places of the frame.
         shape: the shape of all results.
+        is_one_block: whether nothing is to be cut.
     """
 
     def __init__(self, ops: Sequence[LocalOp], outputs: Sequence[int], borrows: bool = True) -> None:
@@ -74,21 +79,31 @@ class Chain:
         self.externals = tuple(shapes)
         self._cuts = tuple(_Cut(shape, self.shape) for shape in shapes.values())
         self._itemsize = max(op.dtypes[0].itemsize for op in ops)
-        self._nbytes = math.prod(self.shape) * self._itemsize
+        self.is_one_block = math.prod(self.shape) * self._itemsize <= BLOCK_BYTES
         blocks = assign_blocks(ops, self.outputs, borrows)
-        self._scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
-        self._numbers = _numbers(ops)
-        self._steps = self._make_steps(ops, blocks)
-        frame = len(self.externals) + len(self._numbers) + len(self.outputs) + len(self._scratch)
-        self._evaluate = _evaluation(self._steps, frame)
+        self.scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
+        self.numbers = _numbers(ops)
+        self.steps = self._make_steps(ops, blocks)
+        frame = len(self.externals) + len(self.numbers) + len(self.outputs) + len(self.scratch)
+        self._evaluate = _evaluation(self.steps, frame)
+
+    def written_out(
+        self, externals: Sequence[str], numbers: Sequence[str], outputs: Sequence[str], name: Callable[[Any], str]
+    ) -> list[str]:
+        """The lines that do the steps on whole arrays, as part of a function. These are its variables; ``name`` gives a
+        name to a value."""
+        scratch = [f"s{block.index}" for block in self.scratch]
+        memory = [functools.partial(_scratch, block, self.shape) for block in self.scratch]
+        lines = [f"{variable} = {name(get)}()" for variable, get in zip(scratch, memory, strict=True)]
+        return lines + _lines_of(self.steps, [*externals, *numbers, *outputs, *scratch], name)
 
     def _make_steps(self, ops: Sequence[LocalOp], blocks: Mapping[int, Block]) -> list[Step]:
         place: dict[Any, int] = {register: i for i, register in enumerate(self.externals)}
-        for number in self._numbers:
+        for number in self.numbers:
             place[_identity(number)] = len(place)
         for output in self.outputs:
             place["out", output] = len(place)
-        for block in self._scratch:
+        for block in self.scratch:
             place["scratch", block.index] = len(place)
         for register, block in blocks.items():
             place[register] = place[block.kind, block.index]
@@ -97,17 +112,14 @@ class Chain:
                 op.function(np) if op.ufunc else None, op.compute, op.params,
                 tuple([place[arg.index if type(arg) is Register else _identity(arg)] for arg in op.args]),
                 place[op.outs[0]],
+                "out=" if op.ufunc in OUT_BY_KEYWORD else "",
             )
             for op in ops
         ]  # fmt: skip
 
     def run(self, externals: Sequence[Any], outputs: Sequence[Any], scalars: Sequence[Any]) -> None:
         """Fill ``outputs`` from the external arrays and the numbers passed at the call."""
-        numbers = [scalars[n.index] if type(n) is Slot else n.value for n in self._numbers]
-        if self._nbytes <= BLOCK_BYTES:
-            scratch = [_scratch(block, self.shape) for block in self._scratch]
-            self._evaluate(*externals, *numbers, *outputs, *scratch)
-            return
+        numbers = [scalars[n.index] if type(n) is Slot else n.value for n in self.numbers]
         if all(cut.flat(array) for cut, array in zip(self._cuts, externals, strict=True)):
             outputs = [output.reshape(-1) for output in outputs]
             parts = [cut.flattened(array) for cut, array in zip(self._cuts, externals, strict=True)]
@@ -115,7 +127,7 @@ class Chain:
             parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
         length, row = outputs[0].shape[0], outputs[0].shape[1:]
         size = max(BLOCK_BYTES // (self._itemsize * math.prod(row) or 1), 1)
-        scratch = [_scratch(block, (size, *row)) for block in self._scratch]
+        scratch = [_scratch(block, (size, *row)) for block in self.scratch]
         for start in range(0, length, size):
             stop = min(start + size, length)
             self._evaluate(
@@ -130,10 +142,10 @@ class Chain:
         before anything is written."""
         if not self._cuts[self.externals.index(source)].whole:
             return False
-        written = len(self.externals) + len(self._numbers) + self.outputs.index(output)
+        written = len(self.externals) + len(self.numbers) + self.outputs.index(output)
         read = self.externals.index(source)
-        first_write = next(i for i, step in enumerate(self._steps) if step.target == written)
-        return not any(read in step.args for step in self._steps[first_write + 1 :])
+        first_write = next(i for i, step in enumerate(self.steps) if step.target == written)
+        return not any(read in step.args for step in self.steps[first_write + 1 :])
 
 
 class _Cut:
@@ -157,13 +169,27 @@ class _Cut:
 def _evaluation(steps: Sequence[Step], places: int) -> Callable[..., None]:
     """The function of all places of a frame that does the steps one after the other. A loop over them would cost a
     microsecond for each."""
-    names: dict[str, Any] = {"copyto": np.copyto}
+    names: dict[str, Any] = {}
+
+    def name(function: Any) -> str:
+        names[f"f{len(names)}"] = function
+        return f"f{len(names) - 1}"
+
+    frame = [f"v{place}" for place in range(places)]
+    return function_of(", ".join(frame), _lines_of(steps, frame, name), names, "chain")
+
+
+def _lines_of(steps: Sequence[Step], frame: Sequence[str], name: Callable[[Any], str]) -> list[str]:
+    """The lines that do steps. ``frame`` are the variables of the places; ``name`` gives a name to a function."""
     lines = []
-    for i, (ufunc, compute, params, args, target) in enumerate(steps):
-        names[f"f{i}"] = ufunc or functools.partial(compute, np, **params)
-        operands = ", ".join(f"v{place}" for place in args)
-        lines.append(f"f{i}({operands}, out=v{target})" if ufunc else f"copyto(v{target}, f{i}({operands}))")
-    return function_of(", ".join(f"v{place}" for place in range(places)), lines, names, "chain")
+    for ufunc, compute, params, args, target, by in steps:
+        operands = ", ".join([frame[place] for place in args])
+        if ufunc is not None:
+            lines.append(f"{name(ufunc)}({operands}, {by}{frame[target]})")
+        else:
+            computed = f"{name(functools.partial(compute, np, **params))}({operands})"
+            lines.append(f"{name(np.copyto)}({frame[target]}, {computed})")
+    return lines
 
 
 def _numbers(ops: Sequence[LocalOp]) -> list[Source]:
@@ -214,6 +240,7 @@ _pool = _Pool()
 
 
 def _scratch(block: Block, shape: tuple[int, ...]) -> np.ndarray:
+    """The calling thread's memory for a block, in this shape."""
     nbytes = math.prod(shape) * block.dtype.itemsize
     if nbytes > KEPT_SCRATCH_BYTES:
         return np.empty(shape, block.dtype)

@@ -66,12 +66,19 @@ class Script:
         self._lines.append(f"{results}= {function}({args}, targets=[{targets}])")
 
     def chain(self, chain: Chain, places: Sequence[int]) -> None:
-        """A chain of elementwise operations, evaluated block by block."""
+        """A chain of elementwise operations, evaluated block by block; where it is one block, in lines of its own."""
         self._assigned.update(chain.outputs)
-        externals = ", ".join(f"r{register}" for register in chain.externals)
+        results = [f"r{out} = writes[{place}]" for out, place in zip(chain.outputs, places, strict=True)]
+        externals = [f"r{register}" for register in chain.externals]
+        if chain.is_one_block:
+            number = self._operand if all(step.ufunc is not None for step in chain.steps) else self._value
+            outputs = [f"r{out}" for out in chain.outputs]
+            self._lines += results
+            self._lines += chain.written_out(externals, list(map(number, chain.numbers)), outputs, self._name)
+            return
         targets = ", ".join(f"writes[{place}]" for place in places)
-        self._lines.append(f"{self._name(chain.run)}([{externals}], [{targets}], numbers)")
-        self._lines += [f"r{out} = writes[{place}]" for out, place in zip(chain.outputs, places, strict=True)]
+        self._lines.append(f"{self._name(chain.run)}([{', '.join(externals)}], [{targets}], numbers)")
+        self._lines += results
 
     def forget(self, registers: Sequence[int]) -> None:
         """Let go of values that nothing needs any more."""

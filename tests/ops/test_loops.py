@@ -12,7 +12,7 @@ import cuplace
 import cuplace.numpy as jnp
 from cuplace.array.put import device_put
 from cuplace.ops import loops, sine
-from cuplace.ops.loops import WORTHWHILE, host_function
+from cuplace.ops.loops import LIMIT, WORTHWHILE, host_function
 from tests.array.places import on, places
 
 F32 = np.dtype(np.float32)
@@ -35,14 +35,14 @@ def loop(name):
     return host_function(name, F32, WORTHWHILE)
 
 
-def assert_nearly_rounded(name, x, found):
-    """Where a loop computes, the values are those of float64, which has 29 bits more."""
+def assert_close_enough(name, x, found):
+    """As close as promised where a loop computes, and as NumPy's elsewhere; float64 has 29 bits more."""
     exact = getattr(np, name)(x.astype(np.float64))
     finite = np.isfinite(x)
     assert np.isnan(found[~finite]).all()
     error = np.abs(found[finite] - exact[finite])
     unit = np.spacing(np.abs(exact[finite]).astype(np.float32)).astype(np.float64)
-    assert (error <= np.where(np.abs(x[finite]) < 2.0**24, 0.51, 1.5) * unit).all()
+    assert (error <= np.where(np.abs(x[finite]) < LIMIT, 1.25, 1.5) * unit).all()
 
 
 def numbers(seed, size, exponents):
@@ -51,28 +51,29 @@ def numbers(seed, size, exponents):
     return (np.exp2(rng.uniform(*exponents, size)) * rng.choice([-1, 1], size)).astype(np.float32)
 
 
-EXPONENTS = st.sampled_from([(-3, 5), (-149, 128), (0, 24), (20, 26)])
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, 2.0**24, 2.0**24 - 1]
+EXPONENTS = st.sampled_from([(-3, 5), (-149, 128), (0, 20), (18, 22)])
+SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 3.4e38, LIMIT, np.nextafter(LIMIT, 0, dtype=np.float32)]
 
 
 @given(NAMES, st.integers(0, 1 << 30), EXPONENTS, st.integers(0, 3 * BLOCK))
-def test_values_are_rounded_nearly_exactly(name, seed, exponents, size):
+def test_values_are_within_a_unit_and_a_quarter(name, seed, exponents, size):
     x = numbers(seed, size, exponents)
-    assert_nearly_rounded(name, x, loop(name)(x))
+    assert_close_enough(name, x, loop(name)(x))
 
 
-@given(NAMES)
+@pytest.mark.parametrize("name", ["sin", "cos"])
 def test_next_to_multiples_of_a_quarter_turn(name):
     """There the result is as small as it gets, and all digits of pi count."""
-    x = (np.arange(-300_000, 300_000) * (np.pi / 2)).astype(np.float32)
-    assert_nearly_rounded(name, x, loop(name)(x))
+    x = (np.arange(-680_000, 680_000) * (np.pi / 2)).astype(np.float32)
+    for beside in (x, np.nextafter(x, -np.inf), np.nextafter(x, np.inf)):
+        assert_close_enough(name, beside, loop(name)(beside))
 
 
 @pytest.mark.parametrize("name", ["sin", "cos"])
 def test_numbers_that_are_special(name):
     x = np.tile(np.array(SPECIAL, np.float32), BLOCK)
     found = loop(name)(x)
-    assert_nearly_rounded(name, x, found)
+    assert_close_enough(name, x, found)
     if name == "sin":
         np.testing.assert_array_equal(np.signbit(found[:2]), [False, True])
 
@@ -153,6 +154,7 @@ def test_without_a_folder_for_the_cache():
     np.testing.assert_array_equal(out, 2 * x)
 
 
+OLD = "import llvmlite.binding; llvmlite.binding.get_host_cpu_features = lambda: {'sse2': True, 'fma': False};"
 SINES = "import sys, numpy, cuplace; x = numpy.ones(1 << 16, 'f'); y = cuplace.numpy.sin(x)[0]; "
 
 
@@ -163,8 +165,9 @@ SINES = "import sys, numpy, cuplace; x = numpy.ones(1 << 16, 'f'); y = cuplace.n
         f"{SINES} sys.exit('numba' not in sys.modules)",
         f"import sys; sys.modules['numba'] = None; {SINES} sys.exit(int(float(y) != numpy.sin(x)[0]))",
         f"import os; os.environ['NUMBA_DISABLE_JIT'] = '1'; {SINES} sys.exit(int(float(y) != numpy.sin(x)[0]))",
+        f"{OLD} {SINES} sys.exit(cuplace.ops.loops._loop('sin') is not numpy.sin)",
     ],
-    ids=["few numbers", "many", "no compiler", "turned off"],
+    ids=["few numbers", "many", "no compiler", "turned off", "old processor"],
 )
 def test_the_compiler_is_loaded_where_it_is_needed_and_may_be_missing(program):
     subprocess.run([sys.executable, "-W", "error", "-c", program], check=True)
