@@ -17,7 +17,15 @@ if TYPE_CHECKING:
 LOG_LENGTH = 4096
 """Entries that the log of a scheduler keeps."""
 
-next_id = itertools.count().__next__
+_ids = itertools.count()
+next_id = _ids.__next__
+
+
+def next_ids(count: int) -> tuple[int, ...]:
+    """As many as ``next_id`` would give in as many calls."""
+    return tuple(itertools.islice(_ids, count))
+
+
 
 VALUE_WAIT, MEMORY_WAIT, RUN_AHEAD_WAIT, STAGING_WAIT = "value", "memory", "run-ahead", "staging"
 

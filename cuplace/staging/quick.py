@@ -45,15 +45,41 @@ def quick_run(
     return run
 
 
+def single_run(
+    step: SegmentStep, reads: Sequence[int], numbers: Numbers, keys: Sequence[OperandKey], governor: int | None
+) -> Direct:
+    """The same for one result, as a function ``f(*operands)`` that gives the result itself."""
+    (task,), (key,) = step.tasks, keys
+    submit = step.devices[0].scheduler.submit_new
+    devices, writes, make = step.devices, step.writes, Array._make
+    first, only = reads[0] if reads else 0, len(reads) == 1
+
+    def run(*operands: Any) -> Array:
+        if only:
+            given = [operands[first]._buffers.copy()]
+        else:
+            given = [operands[i]._buffers.copy() for i in reads]
+        if not all(given):
+            raise _deleted([operands[i] for i in reads])
+        scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()
+        (buffers,) = submit(task, writes, devices, given, scalars)
+        return make(buffers, key, None if governor is None else operands[governor]._origin)
+
+    return run
+
+
 def direct_run(
-    step: SegmentStep, reads: Sequence[int], numbers: Numbers, key: OperandKey, governor: int | None, arity: int
-) -> Direct | None:
+    step: SegmentStep, reads: Sequence[int], numbers: Numbers, keys: Sequence[OperandKey], governor: int | None,
+    arity: int,
+) -> Direct | None:  # fmt: skip
     """A function ``f(x)`` or ``f(x, y)`` with one result on one device; None for other shapes of calls.
 
     The arguments are those of `quick_run`. What these functions do is written out for each kind of call, since
     every name looked up and every loop made here is paid at each operation of a program.
     """
-    (device,), (task,) = step.devices, step.tasks
+    if len(step.devices) > 1:
+        return None
+    (device,), (task,), (key,) = step.devices, step.tasks, keys
     submit, made, make = device.scheduler.submit_one, step.writes[0], Array._make
     kind = (arity, tuple(reads), tuple([i for i, _ in numbers]))
     convert = numbers[0][1] if numbers else None

@@ -15,7 +15,7 @@ from cuplace.staging.home import Call
 from cuplace.staging.operand import HostKey, Key, operand_key
 from cuplace.staging.place import place
 from cuplace.staging.program import Program, Var
-from cuplace.staging.quick import Run, direct_run, quick_run
+from cuplace.staging.quick import Run, direct_run, quick_run, single_run
 from cuplace.staging.trace import Trace, recording
 
 if TYPE_CHECKING:
@@ -82,12 +82,9 @@ class Bound:
         run = self.run
         if not self.is_single:
             return lambda *operands: self(operands)
-        if plain is not None and len(plain.step.devices) == 1 and not self.executable.constants:
-            found = direct_run(
-                plain.step, plain.reads, plain.numbers, plain.keys[0], plain.governor, len(self.program.inputs)
-            )
-            if found is not None:
-                return found
+        if plain is not None and not self.executable.constants:
+            found = direct_run(*plain, len(self.program.inputs))
+            return single_run(*plain) if found is None else found
         return lambda *operands: run(operands)[0]
 
     def __call__(self, operands: Sequence[Any]) -> Any:

@@ -182,7 +182,7 @@ class Exchange(Protocol):
 class RunAtOnce(Protocol):
     """Does the work of a task once for each of several streams, in the calling thread.
 
-    ``reads`` and ``writes`` are, for each operand and each result, its arrays, one a stream.
+    ``reads`` and ``writes`` give, for each operand and each result, its arrays, one a stream, once.
 
     Returns the nanoseconds when the first one began, and when each ended; then it counts as the latest on the streams.
     Returns nothing where the work is long, where something on one of the streams is unfinished, or where it fails: then
@@ -190,7 +190,7 @@ class RunAtOnce(Protocol):
     """
 
     def __call__(
-        self, task: Task, streams: Sequence[Any], reads: Sequence[Any], writes: Sequence[Any],
+        self, task: Task, streams: Sequence[Any], reads: Sequence[Iterable[Any]], writes: Sequence[Iterable[Any]],
         scalars: tuple[Any, ...],
     ) -> Sequence[int]: ...  # fmt: skip
 

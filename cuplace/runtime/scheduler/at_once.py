@@ -7,10 +7,12 @@ Where that cannot be, nothing counts as done, and the rules enqueue it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from itertools import chain
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cuplace.runtime.scheduler.rules import Rules
-from cuplace.runtime.submission import Together, next_id
+from cuplace.runtime.submission import Together, next_ids
 from cuplace.runtime.task import upload_task
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.backends.base import Stream
     from cuplace.runtime.buffer import Buffer
     from cuplace.runtime.caller import Line
-    from cuplace.runtime.task import CopyTask, Task
+    from cuplace.runtime.task import Task
 
 Launch: TypeAlias = "tuple[Task, Stream, Buffer | None, Buffer]"
 """A move: task, stream, source and target. Without a source it brings values of the host's; such moves are of plans in
@@ -27,6 +29,8 @@ which others pass on what they bring."""
 
 Columns: TypeAlias = "Sequence[Sequence[Buffer]]"
 """The shards of several operands or results, on the same devices in the same order."""
+
+_array, _id, _nbytes = attrgetter("array"), attrgetter("id"), attrgetter("nbytes")
 
 
 class AtOnce(Rules):
@@ -40,8 +44,8 @@ class AtOnce(Rules):
         run = self.backend.run_at_once
         if run is None or not results or not self._nothing_unfinished(operands, results):
             return False
-        read = [[buffer.array for buffer in column] for column in operands]
-        written = [[buffer.array for buffer in column] for column in results]
+        read = [map(_array, column) for column in operands]
+        written = [map(_array, column) for column in results]
         marks = run(task, streams, read, written, scalars)
         if marks:
             self._note_together((task,) * len(streams), streams, operands, results, line, now, marks)
@@ -52,12 +56,13 @@ class AtOnce(Rules):
         copy = self.backend.copy_at_once
         if copy is None:
             return False
-        moves = cast("Sequence[tuple[CopyTask, Stream, Buffer, Buffer]]", launches)  # others come with `after`
-        tasks, streams, sources, targets = zip(*moves, strict=True)
+        tasks: Sequence[Any]  # copies from one buffer to another: others come with `after`
+        sources: Sequence[Any]
+        tasks, streams, sources, targets = zip(*launches, strict=True)
         if not self._nothing_unfinished((sources,), (targets,)):
             return False
-        boxes = (task.boxes(source, target) for task, _, source, target in moves)
-        marks = copy(streams, boxes, max([task.nbytes for task in tasks]))
+        boxes = (task.boxes(source, target) for task, source, target in zip(tasks, sources, targets, strict=True))
+        marks = copy(streams, boxes, max(map(_nbytes, tasks)))
         if marks:
             self._note_together(tasks, streams, (sources,), (targets,), line, now, marks)
         return bool(marks)
@@ -98,6 +103,7 @@ class AtOnce(Rules):
         self, tasks: Sequence[Task], streams: Sequence[Stream], operands: Columns, results: Columns,
         line: Line | None, now: int, marks: Sequence[int],
     ) -> None:  # fmt: skip
-        ids = tuple([next_id() for _ in tasks])
-        buffers = tuple([buffer.id for column in (*operands, *results) for buffer in column])
-        self.log.append_together(Together(ids, tasks, streams, len(operands), buffers, line, now, tuple(marks)))
+        ids = next_ids(len(tasks))
+        buffers = tuple(map(_id, chain(*operands, *results)))
+        entry = (ids, tasks, streams, len(operands), buffers, line, now, tuple(marks))
+        self.log.append_together(tuple.__new__(Together, entry))  # its constructor takes twice as long

@@ -103,7 +103,7 @@ class Scheduler(Lending):
             if self.graveyard:
                 self._park()
             shape, dtype, nbytes = made
-            result = self._new_buffer(device, COMPUTE, shape, dtype, nbytes)
+            (result,) = self._new_buffers((device,), COMPUTE, shape, dtype, nbytes)
             self._launch(task, device.compute, reads, (result,), scalars, line, now_ns())
             if self._run_ahead:
                 self._bound_run_ahead()

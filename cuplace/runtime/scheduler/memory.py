@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -65,21 +65,23 @@ class Memory(AtOnce):
     def _new_buffers(
         self, places: Iterable[Place], arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
     ) -> list[Buffer]:
-        new = self._new_buffer
-        return [new(place, arena, shape, dtype, nbytes) for place in places]
-
-    def _new_buffer(
-        self, place: Place, arena: str, shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int
-    ) -> Buffer:
-        memory = place.memory
-        block, hazards = memory.allocate(arena, nbytes, shape, dtype)
-        buffer = Buffer(memory.device, block, self._view(block.storage, shape, dtype), nbytes)
-        if hazards:
-            buffer.reads = _latest_of_each_stream(hazards)
+        view, buffers = self._view, []
+        for place in places:
+            memory = place.memory
+            block, hazards = memory.allocate(arena, nbytes, shape, dtype)
+            buffer = Buffer(memory.device, block, view(block.storage, shape, dtype), nbytes)
+            if hazards:
+                buffer.reads = _latest_of_each_stream(hazards)
+            buffers.append(buffer)
         if config.poison and nbytes:
+            self._poison(buffers, arena)
+        return buffers
+
+    def _poison(self, buffers: Sequence[Buffer], arena: str) -> None:
+        for buffer in buffers:
+            memory = buffer.block.arena.memory
             stream = memory.compute if arena == COMPUTE else memory.upload
             self._launch(_POISON, stream, (), (buffer,), (), None, now_ns())
-        return buffer
 
     def may_overwrite(self, buffers: Iterable[Buffer]) -> bool:
         """Whether the next work on their devices' compute streams may write over ``buffers``: their memory is ours,

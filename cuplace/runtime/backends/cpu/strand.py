@@ -200,8 +200,9 @@ class Strand:
 
 
 def run_at_once(
-    task: Task, strands: Sequence[Strand], reads: Sequence[Any], writes: Sequence[Any], scalars: tuple[Any, ...]
-) -> Sequence[int]:
+    task: Task, strands: Sequence[Strand], reads: Sequence[Iterable[Any]], writes: Sequence[Iterable[Any]],
+    scalars: tuple[Any, ...],
+) -> Sequence[int]:  # fmt: skip
     """See `base.RunAtOnce`. Work that calls libraries may be the user's function, which nobody calls twice."""
     if not isinstance(task, ComputeTask) or task.library or task.seconds > INLINE_SECONDS or not _all_idle(strands):
         return ()
