@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from cuplace.runtime.device import Device
     from cuplace.runtime.task import Task
 
-LOG_LENGTH = 4096
+LOG_LENGTH = 1024
 """Entries that the log of a scheduler keeps."""
 
 _ids = itertools.count()
