@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from cuplace.runtime.task import Task
 
 LOG_LENGTH = 1024
-"""Entries that the log of a scheduler keeps."""
+"""Entries that the log of a scheduler keeps: few enough that they leave most of a second-level cache to the work."""
+
+VALUE_WAIT, MEMORY_WAIT, RUN_AHEAD_WAIT, STAGING_WAIT = "value", "memory", "run-ahead", "staging"
 
 _ids = itertools.count()
 next_id = _ids.__next__
@@ -24,10 +26,6 @@ next_id = _ids.__next__
 def next_ids(count: int) -> tuple[int, ...]:
     """As many as ``next_id`` would give in as many calls."""
     return tuple(itertools.islice(_ids, count))
-
-
-
-VALUE_WAIT, MEMORY_WAIT, RUN_AHEAD_WAIT, STAGING_WAIT = "value", "memory", "run-ahead", "staging"
 
 
 class Submission:

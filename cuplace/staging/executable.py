@@ -41,7 +41,7 @@ class Entry(NamedTuple):
 
 
 class Plain(NamedTuple):
-    """The arguments of `quick.quick_run`."""
+    """The arguments of the functions of `quick`."""
 
     step: SegmentStep
     reads: Sequence[int]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cuplace.staging.local import LocalOp, Register, Slot, Source
-from cuplace.staging.script import OUT_BY_KEYWORD, function_of
+from cuplace.staging.script import function_of, out_keyword
 
 BLOCK_BYTES = 1 << 18
 """Bytes of one operand of one block, which stays in a core's second-level cache until the next operation reads it.
@@ -46,7 +46,7 @@ class Step(NamedTuple):
     params: Mapping[str, Any]
     args: tuple[int, ...]
     target: int
-    by: str  # before ``out``
+    keyword: str  # "out=" where the function takes its result by name only, else empty
 
 
 class Chain:
@@ -59,10 +59,9 @@ class Chain:
         externals: registers that are read and were made outside.
         numbers: the slots and constants that are read, each once.
         outputs: registers whose values are needed outside; memory for them is given to ``run``.
-        scratch: further blocks that are written to.
         steps: what is done, on places of the frame.
         shape: the shape of all results.
-        is_one_block: whether nothing is to be cut.
+        is_one_block: whether all of it is one block: then ``written_out`` is used, else ``run``.
     """
 
     def __init__(self, ops: Sequence[LocalOp], outputs: Sequence[int], borrows: bool = True) -> None:
@@ -81,19 +80,22 @@ class Chain:
         self._itemsize = max(op.dtypes[0].itemsize for op in ops)
         self.is_one_block = math.prod(self.shape) * self._itemsize <= BLOCK_BYTES
         blocks = assign_blocks(ops, self.outputs, borrows)
-        self.scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
+        self._scratch = sorted({b for b in blocks.values() if b.kind == "scratch"}, key=lambda block: block.index)
         self.numbers = _numbers(ops)
         self.steps = self._make_steps(ops, blocks)
-        frame = len(self.externals) + len(self.numbers) + len(self.outputs) + len(self.scratch)
-        self._evaluate = _evaluation(self.steps, frame)
+
+    @functools.cached_property
+    def _evaluate(self) -> Callable[..., None]:
+        """Does the steps on the frame of a block."""
+        return _evaluation(self.steps, len(self.externals) + len(self.numbers) + len(self.outputs) + len(self._scratch))
 
     def written_out(
         self, externals: Sequence[str], numbers: Sequence[str], outputs: Sequence[str], name: Callable[[Any], str]
     ) -> list[str]:
-        """The lines that do the steps on whole arrays, as part of a function. These are its variables; ``name`` gives a
-        name to a value."""
-        scratch = [f"s{block.index}" for block in self.scratch]
-        memory = [functools.partial(_scratch, block, self.shape) for block in self.scratch]
+        """The lines that do the steps on whole arrays, as part of a function. ``externals``, ``numbers`` and
+        ``outputs`` are what that function calls them; ``name`` gives a name to a value."""
+        scratch = [f"s{block.index}" for block in self._scratch]
+        memory = [functools.partial(_scratch, block, self.shape) for block in self._scratch]
         lines = [f"{variable} = {name(get)}()" for variable, get in zip(scratch, memory, strict=True)]
         return lines + _lines_of(self.steps, [*externals, *numbers, *outputs, *scratch], name)
 
@@ -103,7 +105,7 @@ class Chain:
             place[_identity(number)] = len(place)
         for output in self.outputs:
             place["out", output] = len(place)
-        for block in self.scratch:
+        for block in self._scratch:
             place["scratch", block.index] = len(place)
         for register, block in blocks.items():
             place[register] = place[block.kind, block.index]
@@ -112,13 +114,13 @@ class Chain:
                 op.function(np) if op.ufunc else None, op.compute, op.params,
                 tuple([place[arg.index if type(arg) is Register else _identity(arg)] for arg in op.args]),
                 place[op.outs[0]],
-                "out=" if op.ufunc in OUT_BY_KEYWORD else "",
+                out_keyword(op.ufunc),
             )
             for op in ops
         ]  # fmt: skip
 
     def run(self, externals: Sequence[Any], outputs: Sequence[Any], scalars: Sequence[Any]) -> None:
-        """Fill ``outputs`` from the external arrays and the numbers passed at the call."""
+        """Fill ``outputs``, block by block, from the external arrays and the numbers passed at the call."""
         numbers = [scalars[n.index] if type(n) is Slot else n.value for n in self.numbers]
         if all(cut.flat(array) for cut, array in zip(self._cuts, externals, strict=True)):
             outputs = [output.reshape(-1) for output in outputs]
@@ -127,7 +129,7 @@ class Chain:
             parts = [(array, cut.leading) for cut, array in zip(self._cuts, externals, strict=True)]
         length, row = outputs[0].shape[0], outputs[0].shape[1:]
         size = max(BLOCK_BYTES // (self._itemsize * math.prod(row) or 1), 1)
-        scratch = [_scratch(block, (size, *row)) for block in self.scratch]
+        scratch = [_scratch(block, (size, *row)) for block in self._scratch]
         for start in range(0, length, size):
             stop = min(start + size, length)
             self._evaluate(
@@ -182,10 +184,10 @@ def _evaluation(steps: Sequence[Step], places: int) -> Callable[..., None]:
 def _lines_of(steps: Sequence[Step], frame: Sequence[str], name: Callable[[Any], str]) -> list[str]:
     """The lines that do steps. ``frame`` are the variables of the places; ``name`` gives a name to a function."""
     lines = []
-    for ufunc, compute, params, args, target, by in steps:
+    for ufunc, compute, params, args, target, keyword in steps:
         operands = ", ".join([frame[place] for place in args])
         if ufunc is not None:
-            lines.append(f"{name(ufunc)}({operands}, {by}{frame[target]})")
+            lines.append(f"{name(ufunc)}({operands}, {keyword}{frame[target]})")
         else:
             computed = f"{name(functools.partial(compute, np, **params))}({operands})"
             lines.append(f"{name(np.copyto)}({frame[target]}, {computed})")

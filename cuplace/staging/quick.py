@@ -55,7 +55,7 @@ def single_run(
     first, only = reads[0] if reads else 0, len(reads) == 1
 
     def run(*operands: Any) -> Array:
-        if only:
+        if only:  # another thread may delete an operand now
             given = [operands[first]._buffers.copy()]
         else:
             given = [operands[i]._buffers.copy() for i in reads]

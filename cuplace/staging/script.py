@@ -23,6 +23,11 @@ OUT_BY_KEYWORD = frozenset({"maximum", "minimum"})
 """Functions to which NumPy deprecates passing ``out`` by position, which is quicker."""
 
 
+def out_keyword(ufunc: str | None) -> str:
+    """What stands before the argument for the result of a ufunc."""
+    return "out=" if ufunc in OUT_BY_KEYWORD else ""
+
+
 class Script:
     """A function ``work(reads, writes, numbers)`` under construction. Registers are its local variables."""
 
@@ -46,8 +51,7 @@ class Script:
             if place is None:
                 self._lines.append(f"r{out} = {function}({args})")
             else:
-                by = "out=" if op.ufunc in OUT_BY_KEYWORD else ""
-                self._lines += [f"r{out} = writes[{place}]", f"{function}({args}, {by}r{out})"]
+                self._lines += [f"r{out} = writes[{place}]", f"{function}({args}, {out_keyword(op.ufunc)}r{out})"]
             return
         if op.into is not None and place is not None:
             function = self._name(functools.partial(op.into, self._xp, **op.params))
@@ -71,6 +75,7 @@ class Script:
         results = [f"r{out} = writes[{place}]" for out, place in zip(chain.outputs, places, strict=True)]
         externals = [f"r{register}" for register in chain.externals]
         if chain.is_one_block:
+            # As arrays only where ufuncs alone read them.
             number = self._operand if all(step.ufunc is not None for step in chain.steps) else self._value
             outputs = [f"r{out}" for out in chain.outputs]
             self._lines += results

@@ -400,6 +400,13 @@ def test_poison_fills_new_memory(platform: Platform) -> None:
     assert read(platform.scheduler.allocate(device, (0,), np.dtype(np.float32))).size == 0
 
 
+def test_poison_fills_each_buffer_of_a_batch(platform: Platform) -> None:
+    config.update("poison", True)
+    for arena in (COMPUTE, TRANSFER):
+        for buffer in platform.scheduler.allocate_batch(platform.devices[:3], (3, 2), np.dtype(np.float32), arena):
+            assert set(read(buffer).tobytes()) == {0xA5}
+
+
 def test_poison_shows_a_partial_write(platform: Platform) -> None:
     """What the option is for."""
     config.update("poison", True)

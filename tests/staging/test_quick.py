@@ -37,6 +37,11 @@ def test_quick_runs_agree_with_the_executable(platform, function, where):
         assert quick._key is general._key
         assert quick._origin == general._origin or where == "default"
         np.testing.assert_array_equal(np.asarray(quick), np.asarray(general))
+    if bound.is_single:
+        (general,), direct = executable((x,)), bound.direct(x)
+        assert direct._key is general._key
+        assert direct._origin == general._origin or where == "default"
+        np.testing.assert_array_equal(np.asarray(direct), np.asarray(general))
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])

@@ -182,7 +182,8 @@ class Exchange(Protocol):
 class RunAtOnce(Protocol):
     """Does the work of a task once for each of several streams, in the calling thread.
 
-    ``reads`` and ``writes`` give, for each operand and each result, its arrays, one a stream, once.
+    ``reads`` and ``writes`` give, for each operand and each result, its arrays, one a stream; each can be gone through
+    once.
 
     Returns the nanoseconds when the first one began, and when each ended; then it counts as the latest on the streams.
     Returns nothing where the work is long, where something on one of the streams is unfinished, or where it fails: then

@@ -56,7 +56,8 @@ class AtOnce(Rules):
         copy = self.backend.copy_at_once
         if copy is None:
             return False
-        tasks: Sequence[Any]  # copies from one buffer to another: others come with `after`
+        # Copies from one buffer to another: others come with `after`.
+        tasks: Sequence[Any]
         sources: Sequence[Any]
         tasks, streams, sources, targets = zip(*launches, strict=True)
         if not self._nothing_unfinished((sources,), (targets,)):
@@ -106,4 +107,4 @@ class AtOnce(Rules):
         ids = next_ids(len(tasks))
         buffers = tuple(map(_id, chain(*operands, *results)))
         entry = (ids, tasks, streams, len(operands), buffers, line, now, tuple(marks))
-        self.log.append_together(tuple.__new__(Together, entry))  # its constructor takes twice as long
+        self.log.append_together(Together._make(entry))  # in less than half the time of its constructor
