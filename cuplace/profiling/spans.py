@@ -100,7 +100,8 @@ def depths_of(spans: Sequence[Span]) -> list[int]:
 
 
 def calls_of(records: Sequence[Submission]) -> Iterator[list[Submission]]:
-    """The records of one call after the other: neighbours of one line that do the same on different streams."""
+    """The records of one call after the other: neighbours that do the same on different streams, for one and the same
+    call of the user's, which has a `Line` of its own, also where a loop comes by the same line again."""
     call: list[Submission] = []
     streams: set[object] = set()
     for record in records:
@@ -114,7 +115,7 @@ def calls_of(records: Sequence[Submission]) -> Iterator[list[Submission]]:
 
 
 def _what(record: Submission) -> tuple[object, ...]:
-    return record.kind, record.name, record.line
+    return record.kind, record.name, id(record.line)
 
 
 def labelled(records: Sequence[Submission]) -> dict[int, int]:

@@ -88,6 +88,24 @@ def test_labels_are_the_microbatches(simulated):
         assert [span.label for span in prof.spans if span.lane == lane] == list(range(MICROBATCHES))
 
 
+def test_a_stage_that_follows_itself_on_other_devices_is_a_call_of_its_own(simulated):
+    """With nothing left to upload, the last stage of a microbatch is followed by the first stage of the next one."""
+    targets = [on(mesh, "x") for mesh in meshes(simulated)]
+
+    def run(count):
+        for mb in cuplace.prefetch([np.full(8, i, np.float32) for i in range(count)], targets[0]):
+            for target in targets:
+                mb = stage(cuplace.device_put(mb, target))  # noqa: PLW2901
+            yield mb
+
+    cuplace.block_until_ready(list(run(1)))
+    with profile() as prof:
+        list(run(MICROBATCHES))
+    for lane in prof.lanes:
+        assert [span.label for span in prof.spans if span.lane == lane] == list(range(MICROBATCHES))
+    assert (prof.bubble.stages, prof.bubble.microbatches) == (STAGES, MICROBATCHES)
+
+
 def test_a_detour_through_the_host_is_named_with_its_line(simulated):
     good, _ = pipeline(simulated)
     prof, _ = pipeline(simulated, through_host=True)
