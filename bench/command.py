@@ -117,8 +117,9 @@ def _measure(name: str, benchmark: Benchmark, settings: Settings) -> tuple[Resul
         record = {
             "benchmark": name, "title": benchmark.title, "platform": settings.platform,
             "machine": settings.machine_name(platform), "devices": None if platform is None else len(platform.devices),
-            "timed": settings.timed, "rounds": settings.rounds, "quick": settings.options.quick,
-            "peers": list(settings.peers), "environment": environment.describe(settings, others.share()),
+            "timed": settings.timed, "virtual": benchmark.virtual, "rounds": settings.rounds,
+            "quick": settings.options.quick, "peers": list(settings.peers),
+            "environment": environment.describe(settings, others.share()),
         }  # fmt: skip
     return result, record
 

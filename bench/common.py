@@ -220,7 +220,8 @@ def _sample(mode: str, number: int, fn: Callable[[], Any], wait: Callable[[Any],
 def judge(row: Row, figures: dict[str, Figure]) -> harness.Row:
     """One line of the table: both figures, the ratio (or the figure itself) and the verdict; nothing of a ratio whose
     other side was not measured."""
-    ours, against = figures[row.ours], (row.theirs or "").partition(":")[0]
+    side, _, case = (row.theirs or "").partition(":")
+    ours, against = figures[row.ours], case if side == "python" else side
     line: harness.Row = {"label": row.label, "ours": ours, "against": against}
     if row.theirs is not None and row.theirs not in figures:
         return line

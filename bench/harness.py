@@ -135,6 +135,7 @@ class Benchmark:
             get `Bench.platform` None.
         machine: whether `--machine` may name a machine to simulate.
         draws: whether its results have a chart.
+        virtual: whether its times are those of the simulator, where it runs there, and not the host's own.
     """
 
     title: str
@@ -149,6 +150,7 @@ class Benchmark:
     opens: bool = True
     machine: bool = True
     draws: bool = True
+    virtual: bool = True
 
 
 @dataclass

@@ -219,13 +219,14 @@ def _budgets(bench: Bench, rows: list[Row]) -> list[Budget]:
 
 
 def _notes(bench: Bench, size: int) -> list[str]:
+    least = "at least: (S - 1) / (M + S - 1) with S stages that take equally long, and M microbatches"
+    if bench.name == "cpu":
+        least += f"; and 1 - {cores()} / n: {cores()} cores compute for all n devices"
     notes = [
         "idle: of the time from the first to the last computing, the share in which a device does not compute",
-        "at least: (S - 1) / (M + S - 1) with S stages that take equally long, and M microbatches",
+        least,
         f"training: weights and microbatches are {size} x {size}, float32",
     ]
-    if bench.name == "cpu":
-        notes.append(f"{cores()} cores compute for all n devices, of which so at least 1 - {cores()} / n are idle")
     if bench.machine is not None:
         notes.append(f"the machine of training is slowed down as if its matrices were {size * ENLARGED} wide and high")
         notes.append("critical path: the longest chain of enqueueing, data and streams, each with the machine alone")

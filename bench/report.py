@@ -87,6 +87,8 @@ def _head(record: dict[str, Any]) -> list[str]:
     where = record["platform"]
     if not record["timed"]:
         where += " on fake GPUs, which have no times"
+    elif where == "sim" and not record["virtual"]:
+        where += ", in processor time of the host"
     elif where == "sim":
         where += ", in virtual time" + (f" on {record['machine']}" if record["machine"] else "")
     devices = "" if record["devices"] is None else f"; {record['devices']} devices"

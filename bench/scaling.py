@@ -316,5 +316,5 @@ def _options(parser: argparse.ArgumentParser) -> None:
 BENCHMARK = Benchmark(
     "what planning, calls and arrays cost the host on 1 to 512 simulated devices", run, platforms=("sim",), rounds=1,
     steps=lambda options: len(numbers(16 if options.quick else options.most)), options=_options, opens=False,
-    machine=False,
+    machine=False, virtual=False,
 )  # fmt: skip

@@ -86,12 +86,15 @@ def _add_plan(commands: Any) -> None:
         description="Plan a move between two layouts on a machine that need not be here: its copies, how long they "
         "take, and what memory they need. A layout is MESH/SPEC/DEVICES: axes with their sizes, an axis or - for each "
         "dimension, and which GPUs.",
-        epilog="example: python -m cuplace plan float32[4096,8192] x=4/x,-/0-3 y=2,z=2/-,y+z/4-7 --machine hgx-h200",
+        epilog="example: python -m cuplace plan 'float32[4096,8192]' x=4/x,-/0-3 y=2,z=2/-,y+z/4-7 --machine hgx-h200",
     )
     parser.add_argument("array", help="dtype and shape, as float32[4096,8192]")
     parser.add_argument("source", help="where it is, as x=4/x,-/0-3; or host")
     parser.add_argument("target", help="where it shall be, as x=4/-,x/4-7")
-    parser.add_argument("--machine", help="a machine's name, or a TOML file, see docs/machines.md", default="hgx-h200")
+    parser.add_argument(
+        "--machine", default="hgx-h200",
+        help="a machine's name, or a TOML file, see docs/machines.md (default: %(default)s)",
+    )  # fmt: skip
     parser.add_argument("--max-bytes", type=_bytes, help="memory to take of each device at most, as 3000000 or 2GiB")
     parser.add_argument("--json", action="store_true", help="print JSON instead of text")
     parser.add_argument("--svg", metavar="FILE", help="write the matrix of bytes between devices as a picture")

@@ -46,10 +46,10 @@ Every mistake that cuplace reports has a class in `cuplace.errors`, which derive
 the same case: `except ValueError` written for JAX still works. A message says what was got, what was expected, where it
 came from and what to write instead; where JAX has a text for the case, its text is the first line.
 
-Each program below fails with the message that follows it. It stands behind these lines, in a file `program.py`, and
-runs on eight devices of the simulator (`CUPLACE_PLATFORM=sim CUPLACE_NUM_DEVICES=8`). `python -m docs.error_index` runs
-them all and writes this page; the tests compare. The programs of a few need a GPU, a second process or another
-platform, and say so in a comment: their messages are made by the class itself.
+Each program below fails, or warns, with the message that follows it. It stands behind these lines, in a file
+`program.py`, and runs on eight devices of the simulator (`CUPLACE_PLATFORM=sim CUPLACE_NUM_DEVICES=8`). `python -m
+docs.error_index` runs them all and writes this page; the tests compare. The programs of a few need a GPU, a second
+process or another platform, and say so in a comment: their messages are made by the class itself.
 
 ```py
 {SETUP}```

@@ -103,20 +103,22 @@ def as_svg(plan: TransferPlan) -> str:
     froms, tos = _ends(plan)
     between, most = plan.bytes_between, max(plan.bytes_between.values(), default=1)
     aliased = {plan.target.flat_devices[target] for _, target in plan.aliases}
-    width, height = max(_MARGIN + _CELL * len(tos), _CAPTION), _MARGIN + _CELL * len(froms) + _FOOT
+    table = _MARGIN + _CELL * len(tos)
+    width, height = max(table, _CAPTION), _MARGIN + _CELL * len(froms) + _FOOT
+    left = (width - table) // 2
     size = f'viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     font = '''font-family="Menlo,Consolas,'DejaVu Sans Mono',monospace" font-size="10" text-anchor="middle"'''
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" {size} {font}>', f"<title>{_escaped(repr(plan))}</title>"]
     parts.append(f'<path d="M0 0H{width}V{height}H0z" fill="#fff"/>')
     parts.append(_label(width / 2, 20, "bytes from each device (row) to each device (column)"))
-    parts += [_label(_MARGIN + _CELL * (j + 0.5), _MARGIN - 8, str(there)) for j, there in enumerate(tos)]
+    parts += [_label(left + _MARGIN + _CELL * (j + 0.5), _MARGIN - 8, str(there)) for j, there in enumerate(tos)]
     for i, here in enumerate(froms):
         y = _MARGIN + _CELL * i
-        parts.append(_label(_MARGIN / 2, y + _CELL / 2 + 4, str(here)))
+        parts.append(_label(left + _MARGIN / 2, y + _CELL / 2 + 4, str(here)))
         for j, there in enumerate(tos):
             nbytes = between.get((here, there), 0)
             fill = "#c8e6c9" if here is there and there in aliased else _shade(nbytes / most)
-            x = _MARGIN + _CELL * j
+            x = left + _MARGIN + _CELL * j
             text = size_text(nbytes) if nbytes else ("=" if here is there and there in aliased else "")
             parts.append(
                 f'<rect x="{x}" y="{y}" width="{_CELL}" height="{_CELL}" fill="{fill}" stroke="#999">'

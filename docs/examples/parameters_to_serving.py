@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--devices", type=int, default=8, help="devices of training, a multiple of 4; half serve")
     parser.add_argument("--staging", type=int, default=1 << 20, help="bytes of each device to pack pieces in")
     options = parser.parse_args(arguments)
+    if options.width % 8 or options.devices % 4:
+        parser.error("--width must be a multiple of 8, and --devices one of 4")
     cuplace.config.update("num_devices", options.devices)
     devices = cuplace.devices()[: options.devices]
 

@@ -74,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--devices", type=int, default=8, help="devices to use, a multiple of 4")
     parser.add_argument("--svg", help="also draw the timeline into this file")
     options = parser.parse_args(arguments)
+    if options.layers % 4 or options.devices % 4:
+        parser.error("--layers and --devices must be multiples of 4")
     cuplace.config.update("num_devices", options.devices)
 
     random = np.random.default_rng(0)

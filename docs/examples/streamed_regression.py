@@ -65,6 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--batch", type=int, default=2_000, help="rows of a batch, a multiple of the devices")
     parser.add_argument("--devices", type=int, default=8, help="devices to use")
     options = parser.parse_args(arguments)
+    if options.rows % options.batch or options.batch % options.devices:
+        parser.error("--rows must be a multiple of --batch, and --batch one of --devices")
     cuplace.config.update("num_devices", options.devices)
     mesh = cuplace.make_mesh((options.devices,), ("d",))
 
