@@ -97,7 +97,8 @@ class Chain:
         scratch = [f"s{block.index}" for block in self._scratch]
         memory = [functools.partial(_scratch, block, self.shape) for block in self._scratch]
         lines = [f"{variable} = {name(get)}()" for variable, get in zip(scratch, memory, strict=True)]
-        return lines + _lines_of(self.steps, [*externals, *numbers, *outputs, *scratch], name)
+        lines += _lines_of(self.steps, [*externals, *numbers, *outputs, *scratch], name)
+        return [*lines, f"{name(_give_back)}({', '.join(scratch)})"] if scratch else lines
 
     def _make_steps(self, ops: Sequence[LocalOp], blocks: Mapping[int, Block]) -> list[Step]:
         place: dict[Any, int] = {register: i for i, register in enumerate(self.externals)}
@@ -138,6 +139,7 @@ class Chain:
                 *[output[start:stop] for output in outputs],
                 *(scratch if stop - start == size else [block[: stop - start] for block in scratch]),
             )
+        _give_back(*scratch)
 
     def reads_before_writing(self, source: int, output: int) -> bool:
         """Whether the memory of the output may be that of the external register ``source``: of each block all is read
@@ -232,23 +234,28 @@ def assign_blocks(ops: Sequence[LocalOp], outputs: Sequence[int], borrows: bool 
 
 
 class _Pool(threading.local):
-    """Memory for scratch blocks, of each thread."""
+    """Memory for scratch blocks that nothing uses now, of each thread."""
 
     def __init__(self) -> None:
-        self.blocks: list[np.ndarray] = []
+        self.unused: list[np.ndarray] = []
 
 
 _pool = _Pool()
 
 
 def _scratch(block: Block, shape: tuple[int, ...]) -> np.ndarray:
-    """The calling thread's memory for a block, in this shape."""
+    """Memory for a block, in this shape. It is nobody else's until it is given back: a destructor or the handler of a
+    signal may compute in the middle of a chain, in the same thread."""
     nbytes = math.prod(shape) * block.dtype.itemsize
     if nbytes > KEPT_SCRATCH_BYTES:
         return np.empty(shape, block.dtype)
-    kept = _pool.blocks
-    while len(kept) <= block.index:
-        kept.append(np.empty(BLOCK_BYTES, np.uint8))
-    if kept[block.index].nbytes < nbytes:
-        kept[block.index] = np.empty(nbytes, np.uint8)
-    return kept[block.index][:nbytes].view(block.dtype).reshape(shape)
+    unused = _pool.unused
+    memory = unused.pop() if unused else None
+    if memory is None or memory.nbytes < nbytes:
+        memory = np.empty(max(nbytes, BLOCK_BYTES), np.uint8)
+    return memory[:nbytes].view(block.dtype).reshape(shape)
+
+
+def _give_back(*scratch: np.ndarray) -> None:
+    """The end of the use of scratch blocks."""
+    _pool.unused += [array.base for array in scratch if array.base is not None]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -124,6 +125,34 @@ def test_two_values_that_live_together_never_share_a_block(chain):
         if blocks[a] == blocks[b]:
             # One may begin where the other ends: elementwise operations write over what they read.
             assert a_made >= last[b] or b_made >= last[a]
+
+
+@pytest.mark.parametrize("size", [1000, 200_000])
+def test_what_computes_in_the_middle_of_a_chain_has_scratch_of_its_own(size):
+    """As the destructor of garbage that is collected there, or the handler of a signal."""
+    low, high = np.full(size, 1, np.float32), np.full(size, 3, np.float32)
+    nested = np.zeros(size, np.int32)
+
+    def convert(xp, x):
+        if not nested.any():
+            nested[:] = -1
+            work([high, low], [nested], ())
+        return x.astype(np.int32)
+
+    shapes = {"shapes": [(size,)], "params": {}, "elementwise": True}
+    ops = [
+        LocalOp.of(SUB, [Register(0), Register(1)], [(size,)] * 2, 10, (size,), F32, {}),
+        LocalOp("convert", convert, [Register(10)], [(size,)], [11], dtypes=[INT], **shapes),
+    ]
+    script = Script(2, np)
+    script.chain(Chain(ops, [11]), [0])
+    work = script.compiled()
+    for _ in range(2):
+        found = np.zeros(size, np.int32)
+        nested[:] = 0
+        work([low, high], [found], ())
+        np.testing.assert_array_equal(found, -2)
+        np.testing.assert_array_equal(nested, 2)
 
 
 def test_scratch_of_huge_rows_is_not_kept(monkeypatch):
