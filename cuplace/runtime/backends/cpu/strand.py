@@ -79,7 +79,7 @@ class Gate:
 
     def release(self) -> None:
         """Let the strand go on. Releasing twice does nothing."""
-        with Uninterrupted(), self._pool.lock:
+        with Uninterrupted(), Uncollected(), self._pool.lock:
             if not self._signal.done:
                 self._pool.wake(self._pool.complete(self._signal, None), self._signal)
 
@@ -270,7 +270,11 @@ def _workers() -> int:
 
 
 class Pool:
-    """Workers over the strands of one platform; started when the first item is queued."""
+    """Workers over the strands of one platform; started when the first item is queued.
+
+    Who enqueues holds the scheduler's lock when it takes this one. So under this one nobody else may run destructors,
+    which may enqueue: no garbage is collected then.
+    """
 
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self.lock = threading.RLock()  # re-entrant: a garbage collection under it may run a destructor that computes
@@ -323,7 +327,7 @@ class Pool:
                     self._wait_for_change(event)
         finally:
             if self._ready:
-                with self.lock:
+                with Uncollected(), self.lock:
                     self._changed.notify()  # what this thread does not take any more is for another one
 
     def _run_one(self) -> None:
@@ -333,9 +337,10 @@ class Pool:
             self._run_head(strand)
 
     def _wait_for_change(self, event: Item) -> None:
-        with self.lock:
+        with Uncollected(), self.lock:
             for strand in list(self._appending):  # a destructor that computes waits in the middle of an append
                 self._offer(strand)
+        with self.lock:
             while not self._ready and not event.done:
                 event.watched = True
                 self._changed.wait()
@@ -398,7 +403,7 @@ class Pool:
         # The arrays that the call holds are released here, outside the lock: the next owner may run finalizers.
         item.call = None
         item.needs = ()
-        with self.lock:
+        with Uncollected(), self.lock:
             strand.items.popleft()
             ready = self.complete(item, error)
             ready += self._offer(strand)
