@@ -8,7 +8,6 @@ from contextlib import suppress
 from typing import Any
 
 from cuplace.runtime.backends.interrupts import Uninterrupted
-from cuplace.runtime.backends.uncollected import collect_again, stop_collecting
 
 
 class Condition:
@@ -30,26 +29,16 @@ class Condition:
 
     def wait(self) -> None:
         """Let the lock go, sleep until somebody notifies, and take the lock again. It may end earlier, so the caller
-        looks again at what it waits for. An interrupt ends it, too, with the lock held.
-
-        While the lock is held no garbage is collected: a destructor that computes takes other locks, whose holder may
-        wait for this one.
-        """
-        stop_collecting()
-        try:
-            bell = threading.Lock()
+        looks again at what it waits for. An interrupt ends it, too, with the lock held."""
+        bell = threading.Lock()
+        bell.acquire()
+        with Uninterrupted(lambda: _ring(bell)):
+            self._sleepers.append(bell)
+            held = self._lock._release_save()
             bell.acquire()
-            with Uninterrupted(lambda: _ring(bell)):
-                self._sleepers.append(bell)
-                held = self._lock._release_save()
-                collect_again()
-                bell.acquire()
-                stop_collecting()
-                self._lock._acquire_restore(held)
-                with suppress(ValueError):  # whoever notified has taken it out
-                    self._sleepers.remove(bell)
-        finally:
-            collect_again()
+            self._lock._acquire_restore(held)
+            with suppress(ValueError):  # whoever notified has taken it out
+                self._sleepers.remove(bell)
 
     def notify(self, count: int = 1) -> None:
         """Wake so many of those that sleep."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import signal
 import threading
 import time
@@ -60,30 +59,6 @@ def test_whoever_waits_works(alone: Platform) -> None:
     assert not alone.scheduler.is_ready([result])
     np.testing.assert_array_equal(read(result), (VALUES + 1) ** 2)
     assert read(ran_by)[0] == threading.get_ident()
-
-
-def test_no_garbage_is_collected_under_the_lock_of_the_pool(one_worker: Platform) -> None:
-    """Who enqueues takes it after the scheduler's: a destructor that enqueues would take them the other way round."""
-    pool_lock, lock = one_worker.backend._pool.lock, one_worker.scheduler.lock  # type: ignore[attr-defined]
-    collecting: list[tuple[int, bool]] = []
-
-    def note(phase: str, info: object) -> None:
-        if phase == "start":
-            collecting.append((threading.get_ident(), pool_lock._is_owned() and not lock._is_owned()))
-
-    threshold = gc.get_threshold()
-    gc.callbacks.append(note)
-    gc.set_threshold(1, 1000, 1000)
-    try:
-        for device in one_worker.devices:
-            for _ in range(10):
-                np.testing.assert_array_equal(read(compute(task(np.square), put(device, VALUES))), VALUES**2)
-                time.sleep(0.001)  # so that the worker sleeps
-    finally:
-        gc.set_threshold(*threshold)
-        gc.callbacks.remove(note)
-    assert len({thread for thread, _ in collecting}) == 2
-    assert not any(under_it for _, under_it in collecting)
 
 
 def test_two_waiting_threads_share_the_work(alone: Platform) -> None:

@@ -79,7 +79,7 @@ class Gate:
 
     def release(self) -> None:
         """Let the strand go on. Releasing twice does nothing."""
-        with Uninterrupted(), Uncollected(), self._pool.lock:
+        with Uninterrupted(), self._pool.lock:
             if not self._signal.done:
                 self._pool.wake(self._pool.complete(self._signal, None), self._signal)
 
@@ -270,11 +270,7 @@ def _workers() -> int:
 
 
 class Pool:
-    """Workers over the strands of one platform; started when the first item is queued.
-
-    Who enqueues holds the scheduler's lock when it takes this one. So under this one nobody else may run destructors,
-    which may enqueue: no garbage is collected then.
-    """
+    """Workers over the strands of one platform; started when the first item is queued."""
 
     def __init__(self, jitter: Callable[[], None] | None = None, workers: int | None = None) -> None:
         self.lock = threading.RLock()  # re-entrant: a garbage collection under it may run a destructor that computes
@@ -327,7 +323,7 @@ class Pool:
                     self._wait_for_change(event)
         finally:
             if self._ready:
-                with Uncollected(), self.lock:
+                with self.lock:
                     self._changed.notify()  # what this thread does not take any more is for another one
 
     def _run_one(self) -> None:
@@ -337,10 +333,9 @@ class Pool:
             self._run_head(strand)
 
     def _wait_for_change(self, event: Item) -> None:
-        with Uncollected(), self.lock:
+        with self.lock:
             for strand in list(self._appending):  # a destructor that computes waits in the middle of an append
                 self._offer(strand)
-        with self.lock:
             while not self._ready and not event.done:
                 event.watched = True
                 self._changed.wait()
@@ -403,7 +398,7 @@ class Pool:
         # The arrays that the call holds are released here, outside the lock: the next owner may run finalizers.
         item.call = None
         item.needs = ()
-        with Uncollected(), self.lock:
+        with self.lock:
             strand.items.popleft()
             ready = self.complete(item, error)
             ready += self._offer(strand)
