@@ -123,7 +123,7 @@ class Comparison:
     def benchmark(self) -> harness.Benchmark:
         """The comparison as the command line runs it."""
         return harness.Benchmark(
-            self.title, self.run, platforms=("cpu",), peers=("jax", "numpy"), rounds=3, options=_options, opens=False,
+            self.title, self.run, platforms=("cpu",), peers=("jax", "numpy"), options=_options, opens=False,
             machine=False, draws=False,
         )  # fmt: skip
 
