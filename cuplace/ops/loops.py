@@ -106,4 +106,4 @@ def _mend(ufunc: Any, numbers: Any, results: Any) -> None:
 def _is_plain(x: np.ndarray[Any, Any]) -> bool:
     """Whether a loop can read it, and write to it if it may be written to."""
     flags = x.flags
-    return flags.c_contiguous and flags.aligned and (x.dtype is _FLOAT32 or x.dtype == _FLOAT32)
+    return flags.c_contiguous and flags.aligned and x.dtype == _FLOAT32

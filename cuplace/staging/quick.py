@@ -52,13 +52,9 @@ def single_run(
     (task,), (key,) = step.tasks, keys
     submit = step.devices[0].scheduler.submit_new
     devices, writes, make = step.devices, step.writes, Array._make
-    first, only = reads[0] if reads else 0, len(reads) == 1
 
     def run(*operands: Any) -> Array:
-        if only:  # another thread may delete an operand now
-            given = [operands[first]._buffers.copy()]
-        else:
-            given = [operands[i]._buffers.copy() for i in reads]
+        given = [operands[i]._buffers.copy() for i in reads]  # another thread may delete an operand now
         if not all(given):
             raise _deleted([operands[i] for i in reads])
         scalars = tuple([convert(operands[i]) for i, convert in numbers]) if numbers else ()

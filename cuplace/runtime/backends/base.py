@@ -182,8 +182,7 @@ class Exchange(Protocol):
 class RunAtOnce(Protocol):
     """Does the work of a task once for each of several streams, in the calling thread.
 
-    ``reads`` and ``writes`` give, for each operand and each result, its arrays, one a stream; each can be gone through
-    once.
+    ``shards`` gives, for each stream, the arrays that are read and those that are written.
 
     Returns the nanoseconds when the first one began, and when each ended; then it counts as the latest on the streams.
     Returns nothing where the work is long, where something on one of the streams is unfinished, or where it fails: then
@@ -191,9 +190,8 @@ class RunAtOnce(Protocol):
     """
 
     def __call__(
-        self, task: Task, streams: Sequence[Any], reads: Sequence[Iterable[Any]], writes: Sequence[Iterable[Any]],
-        scalars: tuple[Any, ...],
-    ) -> Sequence[int]: ...  # fmt: skip
+        self, task: Task, streams: Sequence[Any], shards: Iterable[tuple[Any, Any]], scalars: tuple[Any, ...]
+    ) -> Sequence[int]: ...
 
 
 class CopyAtOnce(Protocol):

@@ -214,8 +214,8 @@ def check_order() -> Iterator[None]:
 
     Every access of memory by work, by copies and by the host is followed, as are the waits that order them; what
     nothing orders is a race, whether or not this run got a wrong value from it. It costs some time for each call, and
-    small work on ``cpu``, which the call would do itself, is enqueued like any other. The
-    option ``check_order`` does the same for a whole program.
+    small work on ``cpu``, which the call would do itself, is enqueued like any other. The option ``check_order`` does
+    the same for a whole program.
 
     On ``cuda`` it follows what cuplace enqueues, work and moves with the arrays they are given, and all that it waits
     for. It does not see pinned memory on the way of a move, temporary memory of CuPy, and what

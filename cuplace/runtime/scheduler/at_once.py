@@ -6,7 +6,7 @@ Where that cannot be, nothing counts as done, and the rules enqueue it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,6 +33,15 @@ Columns: TypeAlias = "Sequence[Sequence[Buffer]]"
 _array, _id, _nbytes = attrgetter("array"), attrgetter("id"), attrgetter("nbytes")
 
 
+def per_shard(
+    operands: Sequence[Iterable[Any]], results: Sequence[Iterable[Any]], count: int
+) -> Iterator[tuple[Sequence[Any], Sequence[Any]]]:
+    """What each of ``count`` shards reads and writes, of columns that hold something for each of them."""
+    read: Iterable[Any] = zip(*operands, strict=True) if operands else [()] * count
+    written: Iterable[Any] = zip(*results, strict=True) if results else [()] * count
+    return zip(read, written, strict=True)
+
+
 class AtOnce(Rules):
     """What can be done at once. Each function tells whether it was."""
 
@@ -46,7 +55,7 @@ class AtOnce(Rules):
             return False
         read = [map(_array, column) for column in operands]
         written = [map(_array, column) for column in results]
-        marks = run(task, streams, read, written, scalars)
+        marks = run(task, streams, per_shard(read, written, len(streams)), scalars)
         if marks:
             self._note_together((task,) * len(streams), streams, operands, results, line, now, marks)
         return bool(marks)

@@ -15,6 +15,7 @@ from cuplace.runtime.caller import caller
 from cuplace.runtime.config import config
 from cuplace.runtime.memory import COMPUTE
 from cuplace.runtime.packing import WORTHWHILE, Pair, packed
+from cuplace.runtime.scheduler.at_once import per_shard
 from cuplace.runtime.scheduler.forked import Forked
 from cuplace.runtime.scheduler.lending import Lending
 from cuplace.runtime.scheduler.rules import note_read, now_ns
@@ -84,9 +85,8 @@ class Scheduler(Lending):
             results = [self._new_buffers(places, COMPUTE, *of) for of in made]
             streams = [place.compute for place in places]
             if not self._ran_at_once(task, streams, operands, results, scalars, line, now):
-                read = zip(*operands, strict=True) if operands else [()] * len(streams)
-                written = zip(*results, strict=True) if results else [()] * len(streams)
-                for stream, reads, writes in zip(streams, read, written, strict=True):
+                shards = per_shard(operands, results, len(streams))
+                for stream, (reads, writes) in zip(streams, shards, strict=True):
                     self._launch(task, stream, reads, writes, scalars, line, now)
             if self._run_ahead:
                 self._bound_run_ahead()

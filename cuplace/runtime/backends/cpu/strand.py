@@ -200,14 +200,11 @@ class Strand:
 
 
 def run_at_once(
-    task: Task, strands: Sequence[Strand], reads: Sequence[Iterable[Any]], writes: Sequence[Iterable[Any]],
-    scalars: tuple[Any, ...],
-) -> Sequence[int]:  # fmt: skip
+    task: Task, strands: Sequence[Strand], shards: Iterable[tuple[Any, Any]], scalars: tuple[Any, ...]
+) -> Sequence[int]:
     """See `base.RunAtOnce`. Work that calls libraries may be the user's function, which nobody calls twice."""
     if not isinstance(task, ComputeTask) or task.library or task.seconds > INLINE_SECONDS or not _all_idle(strands):
         return ()
-    read = zip(*reads, strict=True) if reads else [()] * len(strands)
-    shards = zip(read, zip(*writes, strict=True), strict=True)
     try:
         if task.within is None:
             return _run_all(task.run, shards, scalars)
